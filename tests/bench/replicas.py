@@ -75,7 +75,8 @@ def _crash(first: Service, others: Sequence[Service]) -> float:
     began = monotonic()
     _flushed(first)
     seconds = monotonic() - began
-    leader.start()
+    leader.start(ready=False)
+    until(leader.is_alive, what=leader.log_tail)
     return seconds
 
 

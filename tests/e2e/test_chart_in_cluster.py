@@ -18,12 +18,11 @@ from tests.support.kubelet.images import Launch, Program, tidefill_service, tide
 from tests.support.kubelet.kubelet import Kubelet, running_kubelet
 from tests.support.postgres import fresh_database
 from tests.support.service import API_TOKEN, WORKER_TOKEN
-from tests.support.waiting import PATIENCE, Repeating
+from tests.support.waiting import PATIENCE, Repeating, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.control_plane, pytest.mark.timeout(900)]
 CHART: Final = Path(__file__).parents[2] / "helm" / "tidefill"
 RELEASE: Final = "shop"
-SERVICE: Final = {"app.kubernetes.io/component": "service"}
 
 
 @dataclass
@@ -150,7 +149,9 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_removed(release: Releas
     assert sorted(release.ask("SELECT w FROM m")) == [[2], [3]]
 
     release.succeeds("uninstall", RELEASE, "--timeout", "4m")
-    for component in ("service", "worker"):
-        assert not release.pods(component)
+    # The pods are collected after their owners, which is all that helm waits for.
+    left = at("pods", release.namespace)
+    of_release = "app.kubernetes.io/component in (service,worker)"
+    until(lambda: not release.plane.api.items(left, labelSelector=of_release), what="no pod is left")
     with psycopg.connect(release.database) as connection:
         assert connection.execute("select count(*) from tidefill.relation where name = 'm'").fetchone() == (1,)

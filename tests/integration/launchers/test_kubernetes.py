@@ -405,6 +405,9 @@ async def test_a_pod_that_is_held_up_gives_way_to_one_of_a_repaired_template(tid
     tides.api.put_config_map(TEMPLATES, {"database.json": template("tidefill/worker:4")})
     await tides.look(2)
     assert len(await tides.launches()) == 2, "one that works goes on"
+    tides.api.pods[second.worker]["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    await tides.look()
+    assert (await tides.launches())[-1].end is None, "so does one that is about to leave"
 
 
 async def test_each_profile_has_its_template(tides: Tides) -> None:

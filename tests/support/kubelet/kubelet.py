@@ -115,11 +115,12 @@ class Kubelet:
 
     async def stop(self) -> None:
         """End all that runs on the nodes, and remove them, so that no pod is bound to them any more."""
-        for port in self.ports:
-            await port.stop()
         for node in self.nodes.values():
             await node.stop()
             await self.calls.delete(at("nodes", None, node.name))
+        # Containers connect to them until they have ended.
+        for port in self.ports:
+            await port.stop()
 
 
 @contextmanager

@@ -85,8 +85,10 @@ class PodLife:
             await self._stop_living()
             if self.grace.done() and not removal.done():
                 ending = asyncio.create_task(self._end(self.grace.result()))
-                await asyncio.wait({ending, removal}, return_when=asyncio.FIRST_COMPLETED)
-                await _cancel(ending)
+                try:
+                    await asyncio.wait({ending, removal}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await _cancel(ending)
         finally:
             try:
                 await _cancel(removal)

@@ -4,6 +4,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import httpx
+
 from tests.support.control_plane.api import Document, at, condition
 from tests.support.kubelet.calls import Calls
 
@@ -40,7 +42,7 @@ class ServicePort:
         self._open.add(task)
         task.add_done_callback(self._open.discard)
         try:
-            with suppress(OSError, asyncio.CancelledError):
+            with suppress(OSError, asyncio.CancelledError, httpx.TransportError):
                 await self._forward(reader, writer)
         finally:
             writer.close()
