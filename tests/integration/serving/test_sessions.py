@@ -59,7 +59,8 @@ def pooled(database_url: str, place: Path) -> Generator[Pooled]:
             )
         )
         through = url.set(host="127.0.0.1", port=port, database="pooled").render_as_string(hide_password=False)
-        until(lambda: answers(through), what="PgBouncer")
+        until(lambda: answers(through) or running[-1].poll() is not None, what="PgBouncer")
+        assert running[-1].poll() is None, "PgBouncer has ended"
         return through
 
     yield start
