@@ -68,8 +68,8 @@ def until_written(service: Service) -> None:
 
 def test_i3_views_on_a_cluster_outlive_its_executors_and_workers(service: Service, cluster: SparkCluster) -> None:
     first, second = cluster.workers
-    service.run(f"CREATE MATERIALIZED VIEW joined WITH (backfill_rate_limit = 1000) AS {JOINED}", **SPARK)
-    service.until_rows(service.job("joined"), 500)
+    service.run(f"CREATE MATERIALIZED VIEW joined WITH (backfill_rate_limit = 200) AS {JOINED}", **SPARK)
+    service.until_rows(service.job("joined"), 50)
     # One task has written, but its executor does not say so any more. Spark runs the task again elsewhere.
     with held(service, "joined"):
         (stopped,) = cluster.executors(first)
@@ -81,8 +81,8 @@ def test_i3_views_on_a_cluster_outlive_its_executors_and_workers(service: Servic
     service.limit(service.job("joined"), None)
     service.until_created("joined")
 
-    service.run(f"CREATE MATERIALIZED VIEW summed WITH (backfill_rate_limit = 1000) AS {SUMMED}", **SPARK)
-    service.until_rows(service.job("summed"), 500)
+    service.run(f"CREATE MATERIALIZED VIEW summed WITH (backfill_rate_limit = 200) AS {SUMMED}", **SPARK)
+    service.until_rows(service.job("summed"), 50)
     os.kill(cluster.executors(second)[0], signal.SIGKILL)
     service.run("UPDATE customers SET region = 'moved' WHERE id % 50 = 0")
     service.run("DELETE FROM orders WHERE id % 70 = 0")
