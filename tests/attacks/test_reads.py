@@ -36,7 +36,7 @@ def test_s6_queries_of_clients_that_left_are_cancelled(service: Service, bystand
                 body = {"sql": LONG, "session": {"statement_timeout": "600000"}}
                 with pytest.raises(httpx.ReadTimeout):
                     client.post("/v1/sql", json=body)
-        until(lambda: _running(service) == 0, what="no abandoned query runs", seconds=60)
+        until(lambda: _running(service) == 0, what="no abandoned query runs")
         assert service.value("SELECT 1") == 1
         assert service.http.get("/readyz").status_code == 200
     refusal = service.refused("SELECT 1", statement_timeout="2147483647")
