@@ -48,7 +48,8 @@ async def readiness(world: World, probe: Reader) -> Mapping[str, str]:
             state = await tx.graphs.state(DATABASE_GRAPH)
             parameters = SystemParameters.of(await tx.parameters.all())
             led = await tx.leases.held()
-            launches = await tx.launches.all()
+            served = any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known)
+            launches = () if served else await tx.launches.all()
     except Unavailable as error:
         return {**found, "meta_store": str(error)}
     try:
@@ -57,7 +58,7 @@ async def readiness(world: World, probe: Reader) -> Mapping[str, str]:
         found["state_store"] = str(error)
     if not led:
         found["leader"] = "no service leads"
-    if not any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known):
+    if not served:
         found["worker"] = _without_worker(launches)
     if state.status is not GraphStatus.RUNNING:
         found["graph"] = f"{state.status}: {state.last_error or 'starting'}"
@@ -67,7 +68,7 @@ async def readiness(world: World, probe: Reader) -> Mapping[str, str]:
 
 def _without_worker(launches: Sequence[Launch]) -> str:
     """Return why no worker serves the database graph, as far as a cluster says so."""
-    *_, newest = [None, *(launch for launch in launches if launch.graph == DATABASE_GRAPH)]
+    newest = next((launch for launch in reversed(launches) if launch.graph == DATABASE_GRAPH), None)
     if newest is not None and newest.held is not None:
         return f"no worker is alive: it is held up: {newest.held.text}"
     if newest is not None and newest.end is not None:
