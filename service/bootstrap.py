@@ -138,7 +138,9 @@ def _launch_by(
             schedule.launcher = subprocesses(settings, url, worker_token, wired.state_store_url, ended)
             stack.push_async_callback(schedule.launcher.stop)
         case "kubernetes":
-            schedule.cluster = Supervision(wired.reserved, pods(stack, settings, url, wired.installation))
+            cluster = pods(stack, settings, url, wired.installation)
+            start_within = timedelta(seconds=settings.kubernetes_start_seconds)
+            schedule.cluster = Supervision(wired.reserved, cluster, start_within)
         case "none":
             return
 

@@ -6,7 +6,6 @@ import secrets
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -66,7 +65,6 @@ def pods(stack: AsyncExitStack, settings: Settings, url: str, installation: str)
         templates=settings.kubernetes_templates,
         installation=installation,
         service_url=url,
-        start_within=timedelta(seconds=settings.kubernetes_start_seconds),
         clock=SystemClock(),
         chance=lambda: secrets.token_hex(2),
     )

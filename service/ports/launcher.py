@@ -55,11 +55,6 @@ class Cluster(Protocol):
     A refusal or an absent answer is a `HeldUp`: the next tick tries again.
     """
 
-    @property
-    def start_within(self) -> timedelta:
-        """How long a worker may take to start."""
-        ...
-
     def name(self, graph: GraphId, attempt: int) -> WorkerId:
         """Return a name that no worker had before."""
         ...

@@ -5,7 +5,6 @@ own: a second one would work against them. Next: `service.launchers.kubernetes.j
 """
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Final
 
 from service.domain.launching import LEAVING, HeldUp, Launch, Over, Seen
@@ -37,7 +36,6 @@ class KubernetesCluster:
         templates: str,
         installation: str,
         service_url: str,
-        start_within: timedelta,
         clock: Clock,
         chance: Callable[[], str],
     ) -> None:
@@ -46,17 +44,11 @@ class KubernetesCluster:
         self._templates = templates
         self._installation = installation
         self._service_url = service_url
-        self._start_within = start_within
         self._clock = clock
         self._chance = chance
         self._hashes: dict[str, str] = {}
         """The templates as of the last `check`, by profile."""
         self._checked: dict[str, str] = {}
-
-    @property
-    def start_within(self) -> timedelta:
-        """See the port."""
-        return self._start_within
 
     def name(self, graph: GraphId, attempt: int) -> WorkerId:
         """See the port."""

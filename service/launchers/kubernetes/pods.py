@@ -90,7 +90,7 @@ def pod_of(launch: Launch, profile: str, templates: Templates, *, installation: 
         },
         "spec": {
             **spec,
-            # One pod is one worker. What comes after it is decided by the service.
+            # One pod is one worker. The service decides what comes after it.
             "restartPolicy": "Never",
             "containers": [_with(given, one, spec["containers"]) for one in spec["containers"]],
         },

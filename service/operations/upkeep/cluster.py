@@ -32,6 +32,8 @@ class Supervision:
 
     world: World
     cluster: Cluster
+    start_within: timedelta
+    """How long a worker may take to start, the wait for a new node included."""
     began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class Supervision:
                 wanted=wanted,
                 registered={one.worker: one.registered_at for one in known},
                 alive={one.worker: one.graph for one in known if one.alive},
-                start_within=self.cluster.start_within,
+                start_within=self.start_within,
             )
             steps = decide(facts)
             await self._record(tx, steps, wanted=wanted, now=now)

@@ -76,11 +76,10 @@ class Tides:
             templates=TEMPLATES,
             installation=INSTALLATION,
             service_url="http://tides-internal:8700",
-            start_within=START_WITHIN,
             clock=self.clock,
             chance=lambda: f"{next(self.chances):04x}",
         )
-        return Supervision(self.world, cluster)
+        return Supervision(self.world, cluster, START_WITHIN)
 
     async def look(self, times: int = 1) -> timedelta:
         wait = STEADY
