@@ -2,11 +2,9 @@
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Boolean, Column, DateTime, Identity, Index, LargeBinary, Table, Text, false
+from sqlalchemy import BigInteger, Boolean, Column, Identity, Index, LargeBinary, Table, Text, false
 
-from service.meta_store.schema.core import METADATA
-
-_INSTANT: Final = DateTime(timezone=True)
+from service.meta_store.schema.core import INSTANT, METADATA
 
 api_token = Table(
     "api_token",
@@ -16,10 +14,10 @@ api_token = Table(
     Column("role", Text, nullable=False),
     Column("sha256", LargeBinary, nullable=False),
     Column("created_by", Text, nullable=False),
-    Column("created_at", _INSTANT, nullable=False),
-    Column("expires_at", _INSTANT),
-    Column("last_used_at", _INSTANT),
-    Column("revoked_at", _INSTANT),
+    Column("created_at", INSTANT, nullable=False),
+    Column("expires_at", INSTANT),
+    Column("last_used_at", INSTANT),
+    Column("revoked_at", INSTANT),
 )
 UNREVOKED: Final = api_token.c.revoked_at.is_(None)
 Index("api_token_name_is_used_once", api_token.c.name, unique=True, postgresql_where=UNREVOKED)
@@ -28,7 +26,7 @@ audit_entry = Table(
     "audit_entry",
     METADATA,
     Column("id", BigInteger, Identity(always=False), primary_key=True),
-    Column("at", _INSTANT, nullable=False),
+    Column("at", INSTANT, nullable=False),
     Column("actor", Text, nullable=False),
     Column("role", Text, nullable=False),
     Column("method", Text, nullable=False),

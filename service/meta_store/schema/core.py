@@ -34,7 +34,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 SCHEMA: Final = "tidefill"
 METADATA: Final = MetaData(schema=SCHEMA)
 
-_INSTANT: Final = DateTime(timezone=True)
+INSTANT: Final = DateTime(timezone=True)
 _ZERO: Final = text("0")
 _FALSE: Final = false()
 
@@ -71,7 +71,7 @@ leader_lease = Table(
     Column("singleton", Boolean, primary_key=True, server_default=text("true")),
     Column("term", BigInteger, nullable=False),
     Column("holder", Text, nullable=False),
-    Column("expires_at", _INSTANT, nullable=False),
+    Column("expires_at", INSTANT, nullable=False),
     UniqueConstraint("term", name="leader_lease_term_is_unique"),
 )
 
@@ -92,14 +92,14 @@ graph = Table(
     Column("published", BigInteger, nullable=False, server_default=_ZERO),
     Column("newest", BigInteger, nullable=False, server_default=_ZERO),
     Column("worker", Text),
-    Column("last_injected_at", _INSTANT),
+    Column("last_injected_at", INSTANT),
     Column("attempts", Integer, nullable=False, server_default=_ZERO),
-    Column("recovering_since", _INSTANT),
+    Column("recovering_since", INSTANT),
     Column("recoveries", BigInteger, nullable=False, server_default=_ZERO),
     Column("last_error", Text),
     Column("paused", Boolean, nullable=False, server_default=_FALSE),
     Column("recover_asked", Text),
-    Column("paused_since", _INSTANT),
+    Column("paused_since", INSTANT),
 )
 
 barrier = Table(
@@ -117,10 +117,10 @@ barrier = Table(
     Column("answer", JSONB(none_as_null=True)),
     Column("failure", Text),
     Column("timings", JSONB, nullable=False, server_default=text("'{}'")),
-    Column("injected_at", _INSTANT, nullable=False),
-    Column("collected_at", _INSTANT),
-    Column("committed_at", _INSTANT),
-    Column("published_at", _INSTANT),
+    Column("injected_at", INSTANT, nullable=False),
+    Column("collected_at", INSTANT),
+    Column("committed_at", INSTANT),
+    Column("published_at", INSTANT),
 )
 IN_FLIGHT: Final = barrier.c.state.in_(_literals("INJECTED", "COLLECTED", "FAILED"))
 UNCOMMITTED: Final = barrier.c.state.in_(_literals("INJECTED", "COLLECTED", "FAILED", "ATTACHED"))
@@ -137,7 +137,7 @@ command = Table(
     Column("mutation", JSONB(none_as_null=True)),
     Column("stops", Boolean, nullable=False),
     Column("asked_by", Text, nullable=False),
-    Column("asked_at", _INSTANT, nullable=False),
+    Column("asked_at", INSTANT, nullable=False),
     Column("epoch", BigInteger),
     Column("done", Boolean, nullable=False, server_default=_FALSE),
     Column("error", Text),
@@ -207,9 +207,9 @@ job = Table(
     Column("statement", Text, nullable=False),
     Column("state", Text, nullable=False),
     Column("background", Boolean, nullable=False),
-    Column("initialized_at", _INSTANT, nullable=False),
-    Column("started_at", _INSTANT),
-    Column("finished_at", _INSTANT),
+    Column("initialized_at", INSTANT, nullable=False),
+    Column("started_at", INSTANT),
+    Column("finished_at", INSTANT),
     Column("error", Text),
     Column("failures", Integer, nullable=False, server_default=_ZERO),
     Column("recoveries", Integer, nullable=False, server_default=_ZERO),
@@ -220,7 +220,7 @@ job = Table(
     Column("backfill_parallelism", Text),
     Column("rescale_due", Boolean, nullable=False, server_default=_FALSE),
     Column("snapshot_epoch", BigInteger),
-    Column("state_since", _INSTANT),
+    Column("state_since", INSTANT),
     Column("serverless", Boolean, nullable=False, server_default=_FALSE),
     Column("preparing", Text),
     UniqueConstraint("relation", name="job_creates_one_relation"),
@@ -243,10 +243,10 @@ snapshot_backfill = Table(
     Column("merged", Boolean, nullable=False, server_default=_FALSE),
     Column("start_failures", Integer, nullable=False, server_default=_ZERO),
     Column("start_error", Text),
-    Column("start_due", _INSTANT),
+    Column("start_due", INSTANT),
     Column("index_failures", Integer, nullable=False, server_default=_ZERO),
     Column("index_error", Text),
-    Column("index_due", _INSTANT),
+    Column("index_due", INSTANT),
 )
 
 fragment = Table(
@@ -266,7 +266,7 @@ fragment = Table(
     Column("cdc", JSONB(none_as_null=True)),
     Column("added", Boolean, nullable=False, server_default=_FALSE),
     Column("broken", Text),
-    Column("broken_since", _INSTANT),
+    Column("broken_since", INSTANT),
     Column("source_waiting", Text),
     Column("held_limit", BigInteger),
     Column("output", BigInteger, _reference("relation")),
@@ -308,7 +308,7 @@ scan_progress = Table(
     Column("rows", BigInteger, nullable=False, server_default=_ZERO),
     Column("rate", Double, nullable=False, server_default=_ZERO),
     Column("finished", Boolean, nullable=False, server_default=_FALSE),
-    Column("at", _INSTANT),
+    Column("at", INSTANT),
 )
 OPEN: Final = not_(scan_progress.c.finished)
 Index("scan_progress_open", scan_progress.c.fragment, postgresql_where=OPEN)
@@ -321,8 +321,8 @@ worker = Table(
     Column("host", Text, nullable=False),
     Column("pid", BigInteger, nullable=False),
     Column("parallelism", Integer, nullable=False),
-    Column("registered_at", _INSTANT, nullable=False),
-    Column("seen_at", _INSTANT, nullable=False),
+    Column("registered_at", INSTANT, nullable=False),
+    Column("seen_at", INSTANT, nullable=False),
     Column("given_up", Boolean, nullable=False, server_default=_FALSE),
 )
 Index("worker_of_graph", worker.c.graph, postgresql_where=not_(worker.c.given_up))
@@ -333,9 +333,9 @@ request = Table(
     _identity(),
     Column("graph", BigInteger, _reference("graph"), nullable=False),
     Column("body", JSONB, nullable=False),
-    Column("asked_at", _INSTANT, nullable=False),
+    Column("asked_at", INSTANT, nullable=False),
     Column("worker", Text, _reference("worker")),
-    Column("claimed_at", _INSTANT),
+    Column("claimed_at", INSTANT),
     Column("response", JSONB(none_as_null=True)),
     Column("tries", SmallInteger, nullable=False, server_default=_ZERO),
     Column("hold", Interval),
@@ -349,14 +349,14 @@ statement = Table(
     METADATA,
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("body", JSONB, nullable=False),
-    Column("accepted_at", _INSTANT, nullable=False),
+    Column("accepted_at", INSTANT, nullable=False),
     Column("staged_rows", BigInteger),
     Column("applied_rows", BigInteger, nullable=False, server_default=_ZERO),
     Column("affected", BigInteger, nullable=False, server_default=_ZERO),
     Column("carried_by", BigInteger),
     Column("carried_to", BigInteger),
     Column("epoch", BigInteger),
-    Column("finished_at", _INSTANT),
+    Column("finished_at", INSTANT),
     Column("error", Text),
     Column("sqlstate", Text),
     Column("staging", Boolean, nullable=False),
@@ -374,7 +374,7 @@ event = Table(
     "event",
     METADATA,
     _identity(),
-    Column("at", _INSTANT, nullable=False),
+    Column("at", INSTANT, nullable=False),
     Column("kind", Text, nullable=False),
     Column("facts", JSONB, nullable=False),
 )
@@ -384,10 +384,10 @@ idempotency_key = Table(
     METADATA,
     Column("key", Text, primary_key=True),
     Column("fingerprint", Text, nullable=False),
-    Column("claimed_at", _INSTANT, nullable=False),
+    Column("claimed_at", INSTANT, nullable=False),
     Column("response", JSONB(none_as_null=True)),
     Column("claim", BigInteger, nullable=False, server_default=_ZERO),
-    Column("held_until", _INSTANT, nullable=False, server_default=text("'-infinity'")),
+    Column("held_until", INSTANT, nullable=False, server_default=text("'-infinity'")),
     Column("statement", BigInteger),
 )
 Index("idempotency_key_age", idempotency_key.c.claimed_at)

@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Table, Text, text
+from sqlalchemy import BigInteger, Column, ForeignKey, Table, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-from service.meta_store.schema.core import METADATA, SCHEMA
+from service.meta_store.schema.core import INSTANT, METADATA, SCHEMA
 
-_INSTANT: Final = DateTime(timezone=True)
 _NONE: Final = text("'{}'::bigint[]")
 
 stored_index = Table(
@@ -20,6 +19,6 @@ stored_index = Table(
     Column("error", Text),
     Column("named", ARRAY(BigInteger), nullable=False, server_default=_NONE),
     Column("views", ARRAY(BigInteger), nullable=False, server_default=_NONE),
-    Column("asked_at", _INSTANT, nullable=False),
-    Column("built_at", _INSTANT),
+    Column("asked_at", INSTANT, nullable=False),
+    Column("built_at", INSTANT),
 )

@@ -6,7 +6,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    DateTime,
     Double,
     ForeignKey,
     Identity,
@@ -19,9 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from service.meta_store.schema.core import METADATA, SCHEMA
+from service.meta_store.schema.core import INSTANT, METADATA, SCHEMA
 
-_INSTANT: Final = DateTime(timezone=True)
 _ZERO: Final = text("0")
 _FALSE: Final = false()
 _FRAGMENT: Final = f"{SCHEMA}.fragment.id"
@@ -37,8 +35,8 @@ adaptive_limit = Table(
     Column("since", BigInteger, nullable=False, server_default=_ZERO),
     Column("seen", BigInteger, nullable=False, server_default=_ZERO),
     Column("rows", JSONB, nullable=False, server_default=text("'{}'")),
-    Column("looked_at", _INSTANT),
-    Column("read_at", _INSTANT),
+    Column("looked_at", INSTANT),
+    Column("read_at", INSTANT),
     Column("move", Text),
     Column("signal", Text),
     Column("reason", Text),
@@ -50,7 +48,7 @@ limit_change = Table(
     METADATA,
     Column("id", BigInteger, Identity(always=False), primary_key=True),
     Column("fragment", BigInteger, ForeignKey(_FRAGMENT, ondelete="CASCADE"), nullable=False),
-    Column("at", _INSTANT, nullable=False),
+    Column("at", INSTANT, nullable=False),
     Column("epoch", BigInteger),
     Column("before", BigInteger, nullable=False),
     Column("after", BigInteger, nullable=False),

@@ -6,7 +6,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    DateTime,
     Double,
     ForeignKey,
     Identity,
@@ -19,9 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from service.meta_store.schema.core import METADATA, SCHEMA
+from service.meta_store.schema.core import INSTANT, METADATA, SCHEMA
 
-_INSTANT: Final = DateTime(timezone=True)
 _ZERO: Final = text("0")
 
 source = Table(
@@ -41,7 +39,7 @@ source = Table(
     Column("retained_bytes", BigInteger),
     Column("commit_lag_ms", Double),
     Column("changes", BigInteger, nullable=False, server_default=_ZERO),
-    Column("reported_at", _INSTANT),
+    Column("reported_at", INSTANT),
     Column("retention", Text),
 )
 Index("source_secret", source.c.secret)
@@ -54,8 +52,8 @@ source_cleanup = Table(
     Column("what", Text, nullable=False),
     Column("external_schema", Text),
     Column("external_table", Text),
-    Column("asked_at", _INSTANT, nullable=False),
-    Column("due", _INSTANT, nullable=False),
+    Column("asked_at", INSTANT, nullable=False),
+    Column("due", INSTANT, nullable=False),
     Column("attempts", Integer, nullable=False, server_default=_ZERO),
     Column("error", Text),
     UniqueConstraint(
