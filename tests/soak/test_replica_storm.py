@@ -24,7 +24,11 @@ def test_replicas_lose_nothing_behind_a_faulty_network(postgres_url: str) -> Non
         replicas(url, directory, 3) as running,
     ):
         running.watch()
-        storm = Storm(running.front, first_seed(), lambda random, over: Disturbance(running, random, over))
+        storm = Storm(
+            running.front,
+            first_seed(),
+            lambda random, over: Disturbance(running.front, random, over, replicas=running.replicas, way=running.way),
+        )
         storm.prepare()
         try:
             storm.rage(seconds())

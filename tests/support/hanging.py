@@ -2,15 +2,15 @@
 then talks nonsense.
 """
 
-import select
 import socket
 import struct
-import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.support.faulty_proxy import FaultyProxy, accepting
 
 _LET_IN = struct.pack(">cII", b"R", 8, 0)
 _READY = struct.pack(">cIc", b"Z", 5, b"I")
@@ -31,56 +31,44 @@ class Drip:
 
 
 @dataclass
-class Way:
+class Way(FaultyProxy):
     """Connections go to the server until it is made to hang. With an answer it brings that, and no server is asked."""
 
-    server: tuple[str, int]
-    hangs: threading.Event = field(default_factory=threading.Event)
     answer: bytes | None = None
     more: bytes = b""
     """What is sent after the answer again and again."""
-    listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
-    over: bool = False
     late: tuple[bytes, float] | None = None
     """What is asked in these words is brought so many seconds later."""
-    far: float = 0.0
-    """Everything takes so many seconds, in both directions."""
     drip: Drip | None = None
     dripped: int = 0
     """How many bytes have come in pieces."""
     asked: list[bytes] = field(default_factory=list[bytes])
     """The pieces that the clients have sent."""
 
-    @property
-    def port(self) -> int:
-        return int(self.listener.getsockname()[1])
+    def serve(self, client: socket.socket) -> None:
+        if self.answer is None:
+            super().serve(client)
+        else:
+            self._answer(client)
 
-    def accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self.listener.accept()
-                serve = self._bring if self.answer is None else self._answer
-                threading.Thread(target=serve, args=(client,), daemon=True).start()
+    def carrier(self, client: socket.socket, server: socket.socket) -> Callable[[socket.socket, bytes], None]:
+        carry_whole = super().carrier(client, server)
+        drips: Drip | None = None
 
-    def _bring(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self.server) as server, suppress(OSError):
-            drips: Drip | None = None
-            while not self.over:
-                ready, _, _ = select.select([client, server], [], [], 0.05)
-                for one in [] if self.hangs.is_set() else ready:
-                    data = one.recv(1 << 16)
-                    if not data:
-                        return
-                    if one is client:
-                        self.asked.append(data)
-                        drips = self.drip if self.drip is not None and self.drip.words in data else None
-                    self.hangs.wait(self.far)
-                    if self.late is not None and one is client and self.late[0] in data:
-                        self.hangs.wait(self.late[1])
-                    if one is server and drips is not None:
-                        self._in_pieces(client, data, drips)
-                    else:
-                        (server if one is client else client).sendall(data)
+        def carry(source: socket.socket, data: bytes) -> None:
+            nonlocal drips
+            if source is client:
+                self.asked.append(data)
+                drips = self.drip if self.drip is not None and self.drip.words in data else None
+                if self.late is not None and self.late[0] in data:
+                    self.hangs.wait(self.late[1])
+            if source is server and drips is not None:
+                self.hangs.wait(self.far)
+                self._in_pieces(client, data, drips)
+            else:
+                carry_whole(source, data)
+
+        return carry
 
     def _in_pieces(self, client: socket.socket, data: bytes, drips: Drip) -> None:
         for at in range(0, len(data), drips.piece):
@@ -128,10 +116,6 @@ def said(text: bytes) -> bytes:
 def way_to(url: str, *, answer: bytes | None = None, more: bytes = b"") -> Generator[tuple[Way, str]]:
     """Give the way, and the connection string that takes it."""
     parts = conninfo_to_dict(url)
-    way = Way((str(parts["host"]), int(str(parts["port"]))), answer=answer, more=more)
-    threading.Thread(target=way.accept, daemon=True).start()
-    try:
+    server = (str(parts["host"]), int(str(parts["port"])))
+    with accepting(Way([server], answer=answer, more=more)) as way:
         yield way, make_conninfo(url, host="127.0.0.1", port=way.port)
-    finally:
-        way.over = True
-        way.listener.close()

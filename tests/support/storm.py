@@ -4,14 +4,13 @@ nothing is left (I1, I2, I3, I4, I6, I9).
 """
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
 
+from tests.support.disturbing import Disturber
 from tests.support.leftovers import assert_nothing_left
 from tests.support.persistent_client import PersistentClient
 from tests.support.service import Service
@@ -23,21 +22,6 @@ USERS = 3
 LOGICAL = (
     "CREATE VIEW recent AS SELECT id, v, note FROM orders WHERE id % 2 = 0 UNION ALL SELECT id, v, note FROM visits"
 )
-
-
-class Disturber(Protocol):
-    """Something that kills, cuts or freezes. `kills` says what it has done, and how often."""
-
-    @property
-    def kills(self) -> Counter[str]: ...
-
-    def turn(self, turn: int, /) -> None:
-        """Wait for a while, and disturb."""
-        ...
-
-    def revive(self) -> None:
-        """Mend everything, so that calls are answered."""
-        ...
 
 
 @dataclass

@@ -3,17 +3,13 @@
 import os
 import signal
 import subprocess
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Final
 
-import httpx
-
+from tests.support.disturbing import Disturber
 from tests.support.faulty_service import FAULT, order_fault
 from tests.support.processes import name_of, session_of, working_in
 from tests.support.service import Service
@@ -22,8 +18,6 @@ from tests.support.state_store_locks import writers_awaited
 POINTS: Final = "before_commit", "before_publish", "after_publish", "before_roll_back", "after_roll_back"
 POINT_SECONDS: Final = 10
 """How long a service may take to come to its point; one that does not is spared."""
-CALM: Final = 0.7
-"""How often the next kill waits until there is something to kill: if all hit a recovery, nothing would ever be done."""
 KILLS: Final = {
     "backend": 25,
     "postgres": 12,
@@ -38,30 +32,18 @@ KILLS: Final = {
 
 
 @dataclass
-class Killer:
-    """Kills something every `every` seconds; the service that was killed is started again after a while."""
+class Killer(Disturber):
+    """Kills something; the service that was killed is started again after a while."""
 
-    service: Service
-    random: Random
-    over: threading.Event
+    KINDS = KILLS
     every: tuple[float, float] = (5, 20)
-    kills: Counter[str] = field(default_factory=Counter[str])
     began: int = 0
     """How long the log was when the service was last started."""
 
-    def turn(self, _turn: int) -> None:
-        """Wait for the time, which mostly counts from when a worker runs again, and kill."""
-        if self.random.random() < CALM:
-            self._until_ready()
-        if self.over.wait(self.random.uniform(*self.every)):
-            return
-        kind = self.random.choices(list(KILLS), list(KILLS.values()))[0]
-        done = self._at_point(kind) if kind in POINTS else self._kill(kind)
-        self.kills[kind if done else f"{kind} (missed)"] += 1
-        self.revive()
+    def disturb(self, kind: str) -> bool:
+        return self._at_point(kind) if kind in POINTS else self._kill(kind)
 
     def revive(self) -> None:
-        """Start the service again if it has ended."""
         process = self.service.process
         assert process is not None
         code = process.poll()
@@ -74,13 +56,6 @@ class Killer:
         self.over.wait(self.random.choice((0, 0, self.random.uniform(0, 6))))
         self.began = self.service.log.stat().st_size
         self.service.start(ready=False)
-
-    def _until_ready(self) -> None:
-        while not self.over.wait(0.5):
-            self.revive()
-            with suppress(httpx.TransportError):
-                if self.service.http.get("/readyz", timeout=10).status_code == 200:
-                    return
 
     def _kill(self, kind: str) -> bool:
         if self.random.random() < 0.5:

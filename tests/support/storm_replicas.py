@@ -5,20 +5,18 @@ Clients reach the services through one proxy, and each service reaches Postgres 
 
 import os
 import signal
-import threading
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Final
 
 import httpx
 import psycopg
 from sqlalchemy import make_url
 
-from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.support.disturbing import Disturber
+from tests.support.faulty_proxy import FaultyProxy, accepting
 from tests.support.service import ProblemError, Service
 
 KINDS: Final = {
@@ -35,8 +33,6 @@ KINDS: Final = {
     "front black hole": 3,
 }
 """Each kind of disturbance, and how often it comes."""
-CALM: Final = 0.7
-"""How often the next one waits until the services are ready."""
 COMMITS: Final = """
 create schema watch;
 create table watch.committed (id bigserial, graph bigint, epoch bigint, term bigint);
@@ -92,42 +88,30 @@ def replicas(database_url: str, directory: Path, count: int) -> Generator[Replic
     with ExitStack() as stack:
         made: list[Replica] = []
         for number in range(count):
-            way = stack.enter_context(faulty_proxy(url.port))
+            way = stack.enter_context(accepting(FaultyProxy([("127.0.0.1", url.port)])))
             through = url.set(host="127.0.0.1", port=way.port).render_as_string(hide_password=False)
             service = Service(directory.with_name(f"service-{number}"), {"TIDEFILL_DATABASE_URL": through})
             stack.callback(service.clear)
             service.start()
             made.append(Replica(service, way))
-        before = stack.enter_context(faulty_proxy(*(one.service.port for one in made)))
+        before = stack.enter_context(accepting(FaultyProxy([("127.0.0.1", one.service.port) for one in made])))
         front = Service(directory, {"TIDEFILL_DATABASE_URL": database_url}, port=before.port)
         stack.callback(front.clear)
         yield Replicas(made, before, front)
 
 
 @dataclass
-class Disturbance:
-    """Kills, freezes, cuts off or slows something every few seconds, and mends it."""
+class Disturbance(Disturber):
+    """Kills, freezes, cuts off or slows something. `service` is the front of the replicas."""
 
-    replicas: Replicas
-    random: Random
-    over: threading.Event
+    KINDS = KINDS
     every: tuple[float, float] = (3, 12)
-    kills: Counter[str] = field(default_factory=Counter[str])
-
-    def turn(self, _turn: int) -> None:
-        """Wait, mostly until the services are ready, and disturb."""
-        if self.random.random() < CALM:
-            self._until_ready()
-        if self.over.wait(self.random.uniform(*self.every)):
-            return
-        kind = self.random.choices(list(KINDS), list(KINDS.values()))[0]
-        with self._disturbed(kind) as done:
-            self.kills[kind if done else f"{kind} (missed)"] += 1
-        self.revive()
+    replicas: Sequence[Replica] = ()
+    way: FaultyProxy = field(kw_only=True)
+    """The way of the clients."""
 
     def revive(self) -> None:
-        """Start the services that were killed."""
-        for one in self.replicas.replicas:
+        for one in self.replicas:
             process = one.service.process
             assert process is not None
             code = process.poll()
@@ -139,57 +123,51 @@ class Disturbance:
             self.over.wait(self.random.uniform(0, 5))
             one.service.start(ready=False)
 
-    def _until_ready(self) -> None:
-        while not self.over.wait(0.5):
-            with suppress(httpx.TransportError):
-                if self.replicas.front.http.get("/readyz", timeout=10).status_code == 200:
-                    return
-
-    @contextmanager
-    def _disturbed(self, kind: str) -> Generator[bool]:
-        """Disturb for a while; give whether there was something to disturb."""
-        one = self.random.choice(self.replicas.replicas)
+    def disturb(self, kind: str) -> bool:
+        one = self.random.choice(self.replicas)
         if "leader" in kind:
-            leading = [found for found in self.replicas.replicas if found.service.leads()]
+            leading = [found for found in self.replicas if found.service.leads()]
             if not leading:
-                yield False
-                return
+                return False
             one = leading[0]
         match kind:
             case "leader" | "service":
                 one.service.kill()
             case "worker":
-                pids = list(self._workers())
-                for pid in pids:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                yield bool(pids)
-                return
+                return self._kill_worker()
             case "frozen" | "frozen leader":
                 assert one.service.process is not None
                 one.service.process.send_signal(signal.SIGSTOP)
                 self.over.wait(self.random.uniform(2, 15))
                 one.service.resume()
+            case "partition" | "front black hole":
+                self._withhold(self.way if kind.startswith("front") else one.way)
+            case "database slow" | "front slow":
+                self._slow(self.way if kind.startswith("front") else one.way)
             case _:
-                way = self.replicas.way if kind.startswith("front") else one.way
-                self._disturb(way, kind.rsplit(maxsplit=1)[-1])
-        yield True
+                (self.way if kind.startswith("front") else one.way).cut()
+        return True
 
-    def _disturb(self, way: FaultyProxy, how: str) -> None:
-        if how == "slow":
-            way.delay = self.random.uniform(0.02, 0.2)
-            self.over.wait(self.random.uniform(2, 8))
-            way.delay = 0.0
-        elif how != "cut":
-            way.black_hole.set()
-            self.over.wait(self.random.uniform(2, 15))
-            if self.random.random() < 0.5:
-                way.cut()
-            way.black_hole.clear()
-        else:
+    def _slow(self, way: FaultyProxy) -> None:
+        way.far = self.random.uniform(0.02, 0.2)
+        self.over.wait(self.random.uniform(2, 8))
+        way.far = 0.0
+
+    def _withhold(self, way: FaultyProxy) -> None:
+        way.hangs.set()
+        self.over.wait(self.random.uniform(2, 15))
+        if self.random.random() < 0.5:
             way.cut()
+        way.hangs.clear()
+
+    def _kill_worker(self) -> bool:
+        pids = list(self._workers())
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(pids)
 
     def _workers(self) -> Iterator[int]:
         """Yield the worker that runs the database graph, if the services know one."""
         with suppress(httpx.TransportError, ProblemError, psycopg.OperationalError):
-            yield from (int(worker["pid"]) for worker in self.replicas.front.workers())
+            yield from (int(worker["pid"]) for worker in self.service.workers())
