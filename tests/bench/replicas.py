@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
-import httpx
-
 from tests.bench.clock import monotonic
 from tests.bench.figures import Figure, Section, Target, of_samples, percentile
-from tests.support.service import ProblemError, Service
+from tests.support.persistent_client import PersistentClient
+from tests.support.service import Service
 from tests.support.waiting import until
 
 BARRIERS: Final = 40
@@ -73,22 +72,11 @@ def _crash(first: Service, others: Sequence[Service]) -> float:
         _graceful((first, *others))
     leader.kill()
     began = monotonic()
-    _flushed(first)
+    PersistentClient(first, f"after-{leader.port}-{began}").call("POST", "/v1/barriers")
     seconds = monotonic() - began
     leader.start(ready=False)
     until(leader.is_alive, what=leader.log_tail)
     return seconds
-
-
-def _flushed(service: Service) -> None:
-    def look() -> bool:
-        try:
-            service.flush()
-        except (httpx.TransportError, ProblemError):
-            return False
-        return True
-
-    until(look, what="a barrier")
 
 
 def _leader(services: Sequence[Service]) -> Service:

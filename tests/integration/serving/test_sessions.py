@@ -12,6 +12,7 @@ from sqlalchemy import make_url
 
 from service.domain.errors import Invalid
 from service.meta_store.migrate import migrate
+from service.serving.preparation import prepare
 from service.sessions import check_sessions
 from tests.support.debian import LIBRARIES, find_program
 from tests.support.service import free_port
@@ -90,12 +91,14 @@ def test_the_server_itself_is_taken(database_url: str) -> None:
     ],
     ids=["a session for each transaction", "settings are dropped", "settings are refused"],
 )
-def test_a_pooler_is_refused(pooled: Pooled, settings: dict[str, str]) -> None:
+async def test_a_pooler_is_refused(pooled: Pooled, settings: dict[str, str]) -> None:
     url = pooled(**settings)
     with pytest.raises(Invalid, match="through a pooler such as PgBouncer"):
         check_sessions(url)
     with pytest.raises(Invalid, match="through a pooler such as PgBouncer"):
         migrate(url)
+    with pytest.raises(Invalid, match="through a pooler such as PgBouncer"):
+        await prepare(url, reader_password="r", writer_password="w", read_password="d")
 
 
 def test_lent_sessions_are_seen_where_settings_are_kept(pooled: Pooled, database_url: str) -> None:
