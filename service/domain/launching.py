@@ -46,7 +46,7 @@ Seen = Runs | HeldUp | Over
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What holds a launch up, and since when its cause is the same."""
+    """A cause that holds a launch up, and the instant since which it is the same."""
 
     cause: str
     text: str
@@ -105,7 +105,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What is to be recorded in one transaction, and the pods to delete after it."""
+    """Changes to record in one transaction, and the pods to delete after it."""
 
     ended: tuple[Launch, ...] = ()
     held: tuple[tuple[Launch, Launch], ...] = ()

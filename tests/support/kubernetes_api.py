@@ -1,6 +1,6 @@
 """A small API server on loopback: pods and ConfigMaps of one namespace, over HTTP and JSON as a real one answers.
 
-It schedules and runs nothing. A test says what becomes of a pod.
+Nothing is scheduled, and nothing runs. A test gives each pod its status.
 """
 
 import copy
@@ -22,7 +22,7 @@ VERSION = "1.33"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a call is answered instead: as the API's `Status`, or as a proxy's page without a reason."""
+    """An answer in place of the ordinary one: the API's `Status`, or a proxy's page, which has no reason."""
 
     status: int
     reason: str | None
@@ -64,7 +64,7 @@ class FakeApi:
         """Return the calls that changed something, or tried to."""
         return [one for one in self.calls if one.method == method and "dryRun" not in one.query]
 
-    # What it answers.
+    # Answers.
 
     def answer(self, call: Call) -> tuple[int, Any]:
         self.calls.append(call)

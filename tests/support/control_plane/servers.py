@@ -22,7 +22,7 @@ _MEMORY: Final = {
     "kube-controller-manager": "128MiB",
     "kube-scheduler": "96MiB",
 }
-"""What Go's collector aims at. Without a limit the heap grows to the double of what is live."""
+"""The heap that Go's collector aims at. Without a limit the heap grows to the double of what is live."""
 _CONTROLLERS: Final = (
     "deployment-controller",
     "replicaset-controller",
@@ -47,7 +47,7 @@ class Servers:
     program: Path
     directory: Path
     token: str = field(default_factory=secrets.token_hex, repr=False)
-    """That of a member of `system:masters`."""
+    """The token of a member of `system:masters`."""
     processes: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict[str, "subprocess.Popen[bytes]"])
 
     def __post_init__(self) -> None:

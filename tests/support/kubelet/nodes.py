@@ -60,7 +60,7 @@ class Node:
             await asyncio.wait(tuple(self._tasks))
 
     def lose(self) -> None:
-        """Let nothing pass between the node and the API server. What runs on the node goes on."""
+        """Let nothing pass between the node and the API server. Its containers go on."""
         self.reachable.clear()
         self._following.cancel()
 

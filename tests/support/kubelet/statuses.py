@@ -54,7 +54,7 @@ class ContainerStatus:
 
 @dataclass
 class PodStatus:
-    """What the kubelet knows of a pod that it runs."""
+    """The state of a pod on its node."""
 
     ip: str
     since: datetime

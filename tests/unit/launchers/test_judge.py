@@ -1,4 +1,4 @@
-"""What the documents of pods say. They have the form in which API servers of 1.33 to 1.36 give them."""
+"""Judge pods by their documents, which have the form in which API servers of 1.33 to 1.36 give them."""
 
 from typing import Any
 
