@@ -107,6 +107,8 @@ class GraphView:
     """The worker that runs the present generation."""
     alive: frozenset[WorkerId]
     """The workers that serve this graph and whose lease has not expired."""
+    leaving: frozenset[WorkerId] = frozenset()
+    """Those of them that are about to end."""
     in_flight: InFlight | None = None
     uncommitted: int = 0
     """The number of collected barriers that wait for the next checkpoint."""
@@ -239,6 +241,9 @@ class Retire:
 
 
 STOPPED: Final = "the job is no longer to be created"
+HANDED_OVER: Final = "its worker leaves, and another one stands by"
+PLANNED: Final = frozenset({STOPPED, HANDED_OVER})
+"""The reasons for which a generation ends without a fault."""
 
 Effect = Publish | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | Wait | BuildIndex | Retire
 
@@ -350,7 +355,11 @@ def _start(view: GraphView, now: datetime) -> Effect:
     due = _later(view.recovering_since, backoff(view.attempts), now)
     if now < due:
         return Wait(due, "backing off after a failed start")
-    return Inject(BarrierKind.INITIAL, min(view.alive, key=lambda worker: (view.setbacks.get(worker, 0), worker)))
+
+    def last_resort(worker: WorkerId) -> tuple[bool, int, WorkerId]:
+        return worker in view.leaving, view.setbacks.get(worker, 0), worker
+
+    return Inject(BarrierKind.INITIAL, min(view.alive, key=last_resort))
 
 
 def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
@@ -362,10 +371,13 @@ def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
         return Abandon("worker lost") if told is None else Abandon(told.error, told)
     if view.in_flight is not None:
         return _advance(view.in_flight, now, pace)
+    leaves = view.worker in view.leaving and view.leaving < view.alive
+    if leaves and view.uncommitted == 0:
+        return Abandon(HANDED_OVER)
     due = _due(view, now, pace)
     if now < due:
         return Wait(due, "barrier interval")
-    last = view.uncommitted + 1 >= pace.checkpoint_frequency or view.commands_waiting
+    last = view.uncommitted + 1 >= pace.checkpoint_frequency or view.commands_waiting or leaves
     assert view.worker is not None
     return Inject(BarrierKind.CHECKPOINT if last else BarrierKind.BARRIER, view.worker)
 
