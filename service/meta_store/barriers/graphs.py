@@ -185,8 +185,7 @@ def _views() -> Select[*tuple[Any, ...]]:
         select(
             graphs,
             select(func.max(graphs.c.newest)).correlate(None).scalar_subquery().label("newest_of_all"),
-            _alive().label("alive"),
-            _alive(workers.c.leaving).label("leaving"),
+            *_alive(),
             _attached(func.count()).label("uncommitted"),
             _attached(func.max(barrier.c.epoch)).label("attached"),
             *_asked(database),
@@ -269,10 +268,15 @@ def _reading() -> ColumnElement[bool]:
     return exists(select(fragment.c.id).where(left))
 
 
-def _alive(*which: ColumnElement[bool]) -> Any:
+def _alive() -> Sequence[Label[Any]]:
+    """Return the columns with the workers that serve the graph, and with those of them that leave."""
     after = bindparam("alive_after", type_=DateTime(timezone=True))
-    alive = and_(_serves(graphs.c.id), not_(workers.c.given_up), workers.c.seen_at > after, *which)
-    return func.array(select(workers.c.id).where(alive).correlate(graphs).scalar_subquery())
+    alive = and_(_serves(graphs.c.id), not_(workers.c.given_up), workers.c.seen_at > after)
+    found = {"alive": alive, "leaving": and_(alive, workers.c.leaving)}
+    return [
+        func.array(select(workers.c.id).where(which).correlate(graphs).scalar_subquery()).label(name)
+        for name, which in found.items()
+    ]
 
 
 def _attached(of: ColumnElement[int]) -> ScalarSelect[int]:
