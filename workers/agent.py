@@ -2,7 +2,8 @@
 
 The agent knows no Spark: an `Executor` runs epochs, and `respond` answers requests. Every call to the service is a
 heartbeat. The long poll for requests continues while an epoch runs, so the service does not mistake a long epoch for a
-dead worker. A worker that gets 410 (Gone) from the service stops at once (I7). Next: `workers.graph`.
+dead worker. A worker that gets 410 (Gone) from the service stops at once (I7). One that is asked to end (SIGTERM) may
+first hand its graphs over (`leave`). Next: `workers.graph`.
 """
 
 import threading
@@ -29,6 +30,9 @@ paused.
 """
 TRIES_MAX = 300
 """Attempts of one call, about ten minutes in all. A worker whose service never comes back must end (I9)."""
+
+LEAVE_TRIES = 5
+"""Attempts to leave, about five seconds in all. Where no service answers, there is nobody to hand over to."""
 
 log = structlog.get_logger("agent")
 T = TypeVar("T")
@@ -116,6 +120,22 @@ class Agent:
         for lane in self.lanes.values():
             lane.thread.shutdown()
 
+    def leave(self, seconds: float) -> None:
+        """Work on until this worker's graphs run on another one, for at most `seconds`. Then stop."""
+        log.info("worker.leaving", worker=self.registration.worker, seconds=seconds)
+        limit = threading.Timer(seconds, self.stop.set)
+        limit.daemon = True
+        limit.start()
+
+        def relieved() -> None:
+            call = partial(self.client.leave, self.registration.worker)
+            while not self.stop.is_set() and not self._keep_trying(call, LEAVE_TRIES):
+                pass
+
+        self._guarded(relieved)
+        self.stop.set()
+        limit.cancel()
+
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run `work`; any exception ends the worker."""
         try:
@@ -192,10 +212,10 @@ class Agent:
             # One answer that the service does not take must not end the epochs of all graphs (I13).
             log.exception("response.failed", request=request.id)
 
-    def _keep_trying(self, call: Callable[[], T]) -> T:
+    def _keep_trying(self, call: Callable[[], T], tries: int = TRIES_MAX) -> T:
         """Repeat `call` until the service answers it. A worker outlives a restart of the service.
 
-        Raises StaleWorkerError after `TRIES_MAX` failures, or when `stop` is set during a wait.
+        Raises StaleWorkerError after `tries` failures, or when `stop` is set during a wait.
         """
         failures = 0
         while True:
@@ -203,7 +223,7 @@ class Agent:
                 return call()
             except ServiceAwayError as error:
                 failures += 1
-                if failures > TRIES_MAX:
+                if failures > tries:
                     raise StaleWorkerError(str(error)) from error
                 log.warning("service.away", error=str(error), failures=failures)
                 if self.stop.wait(min(0.1 * 2**failures, 2.0)):

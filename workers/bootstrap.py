@@ -52,7 +52,7 @@ def main() -> None:
     warm(session.spark, session.parallelism)
     agent = _agent(settings, worker, session)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, partial(_stop, agent))
+        signal.signal(number, partial(_stop, agent, settings.leave_seconds))
     threading.Thread(target=_end_with, args=(session, agent), daemon=True).start()
     log.info("worker.started", worker=worker, parallelism=session.parallelism)
     agent.run()
@@ -63,8 +63,13 @@ def main() -> None:
         sys.exit("Spark ended")
 
 
-def _stop(agent: Agent, _signal: int, _frame: object) -> None:
-    agent.stop.set()
+def _stop(agent: Agent, leave_seconds: float, number: int, _frame: object) -> None:
+    """Leave at SIGTERM. Stop at once at SIGINT, or at the second signal."""
+    if number == signal.SIGTERM and leave_seconds > 0:
+        signal.signal(signal.SIGTERM, partial(_stop, agent, 0.0))
+        threading.Thread(target=agent.leave, args=(leave_seconds,), daemon=True).start()
+    else:
+        agent.stop.set()
 
 
 def _end_with(session: Session, agent: Agent) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from pydantic import TypeAdapter
 
-from service.protocol.api import Registered, Registration
+from service.protocol.api import Left, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import Epoch, GraphId, SourceId, WorkerId
@@ -45,6 +45,10 @@ class MetaClient:
         """Register this worker."""
         answer = self._call("POST", "/workers", registration.model_dump_json())
         return Registered.model_validate_json(answer.content)
+
+    def leave(self, worker: WorkerId) -> bool:
+        """Say that this worker is about to end. Return whether its graphs run elsewhere, after a wait."""
+        return Left.model_validate_json(self._call("POST", f"/workers/{worker}/leaving").content).relieved
 
     def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
         """Wait for the next barrier of any graph that is newer than those in `taken`. None when the service had none

@@ -32,6 +32,8 @@ class Settings(BaseSettings):
     """The Spark master: local threads, or a cluster (`spark://..`, `k8s://..`, `yarn`)."""
     spark_conf: dict[str, str] = Field(default_factory=dict)
     """Further Spark settings, as JSON. They override the worker's own, except those by which a task runs once."""
+    leave_seconds: float = Field(default=0.0, ge=0)
+    """How long a worker goes on after SIGTERM while its successor starts: less than what its launcher grants it."""
     log_format: Literal["console", "json"] = "json"
     """The format of the worker's log: `console` or `json`."""
     log_level: LogLevel = "info"

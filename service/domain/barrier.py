@@ -107,6 +107,8 @@ class GraphView:
     """The worker that runs the present generation."""
     alive: frozenset[WorkerId]
     """The workers that serve this graph and whose lease has not expired."""
+    leaving: frozenset[WorkerId] = frozenset()
+    """Those of them that are about to end."""
     in_flight: InFlight | None = None
     uncommitted: int = 0
     """The number of collected barriers that wait for the next checkpoint."""
@@ -160,13 +162,9 @@ class Pace:
     A scan without a limit fills its time slice whenever it reads. Scans with a limit need no earlier barriers.
     """
     statement_delay: timedelta = timedelta(milliseconds=50)
-    """The least distance of early barriers for waiting statements. It is long enough for a few
-    statements to share one.
-    """
+    """The least distance of early barriers for waiting statements. It is long enough for a few to share one."""
     deadline: timedelta = timedelta(minutes=5)
-    """The leader abandons a barrier that is not collected by then. A healthy epoch is far shorter: one interval's
-    slice.
-    """
+    """The leader abandons a barrier that is not collected by then. A healthy epoch is far shorter: one slice."""
     permits: int = 0
     """How many jobs may be created at once; 0 is no limit."""
 
@@ -180,9 +178,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """End the generation. Nothing uncommitted of it may take effect. `failure` is the worker's report,
-    if there is one.
-    """
+    """End the generation. Nothing uncommitted of it may take effect. `failure` is the worker's report, if any."""
 
     reason: str
     failure: Failed | None = None
@@ -239,6 +235,7 @@ class Retire:
 
 
 STOPPED: Final = "the job is no longer to be created"
+HANDED_OVER: Final = "its worker leaves, and another one stands by"
 
 Effect = Publish | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | Wait | BuildIndex | Retire
 
@@ -350,7 +347,8 @@ def _start(view: GraphView, now: datetime) -> Effect:
     due = _later(view.recovering_since, backoff(view.attempts), now)
     if now < due:
         return Wait(due, "backing off after a failed start")
-    return Inject(BarrierKind.INITIAL, min(view.alive, key=lambda worker: (view.setbacks.get(worker, 0), worker)))
+    staying = (view.alive - view.leaving) or view.alive
+    return Inject(BarrierKind.INITIAL, min(staying, key=lambda worker: (view.setbacks.get(worker, 0), worker)))
 
 
 def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
@@ -362,10 +360,13 @@ def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
         return Abandon("worker lost") if told is None else Abandon(told.error, told)
     if view.in_flight is not None:
         return _advance(view.in_flight, now, pace)
+    leaves = view.worker in view.leaving and view.leaving < view.alive
+    if leaves and view.uncommitted == 0:
+        return Abandon(HANDED_OVER)
     due = _due(view, now, pace)
     if now < due:
         return Wait(due, "barrier interval")
-    last = view.uncommitted + 1 >= pace.checkpoint_frequency or view.commands_waiting
+    last = view.uncommitted + 1 >= pace.checkpoint_frequency or view.commands_waiting or leaves
     assert view.worker is not None
     return Inject(BarrierKind.CHECKPOINT if last else BarrierKind.BARRIER, view.worker)
 
@@ -394,7 +395,5 @@ def _due(view: GraphView, now: datetime, pace: Pace) -> datetime:
 
 
 def _later(since: datetime | None, wait: timedelta, now: datetime) -> datetime:
-    """Return when `wait` is over. It is over now if `since` is in the future: a clock may go back or differ between
-    leaders.
-    """
+    """Return when `wait` is over. It is over now if `since` is in the future, because leaders' clocks differ."""
     return now if since is None or since > now else since + wait

@@ -3,6 +3,9 @@
 A *launch* is one worker of a graph, from the leader's intent to the recorded end. Its row is written before its pod is
 created, and the pod has the name of the worker. A leader that dies in between is followed by one that creates the same
 pod. A name is never used twice: a graph whose worker has ended gets another launch.
+
+A graph whose worker *goes* gets its next launch before that one ends. A worker goes if it is being evicted, has said
+that it leaves, or was made from an old template. `service.domain.barrier` moves the graph once the successor is there.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from service.domain.restarts import Restarts
-from service.protocol.ids import GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
 
 LEAVING: Final = "leaving"
 """The cause of a pod that is being deleted, by whomever. Its worker still runs until it has ended or its lease has."""
@@ -22,7 +25,13 @@ KEPT_AT_MOST: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Nothing keeps a pod from running, or it runs already."""
+    """Nothing keeps a pod from running, or it runs already.
+
+    `outdated`: its template has changed since. `evicted`: the cluster has announced that it will end the pod.
+    """
+
+    outdated: bool = False
+    evicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,8 @@ class Facts:
     """When each known worker registered."""
     alive: Mapping[WorkerId, GraphId]
     """The workers with a valid lease, whoever started them, and their graphs."""
+    leaving: Collection[WorkerId]
+    """The workers that have said that they are about to end, or have ended since."""
     start_within: timedelta
     """How long a pod may take until its worker registers, the wait for a new node included."""
 
@@ -124,8 +135,9 @@ def decide(facts: Facts) -> Steps:
     ended = {one.worker: over for one in facts.launches if (over := _ended(one, facts)) is not None}
     after = [ended.get(launch.worker, launch) for launch in facts.launches]
     held = ((one, changed) for one in after if one.end is None and (changed := _held(one, facts)) != one)
-    deleted = dict(_deletions(after, facts))
-    begun = tuple(_begun(after, facts))
+    going = {launch.worker for launch in after if _goes(launch, facts)}
+    deleted = dict(_deletions(after, going, facts))
+    begun = tuple(_begun(after, going, facts))
     starting = any(launch.end is None and launch.worker not in facts.alive for launch in after)
     due = any(launch.end is not None and launch.end.due > facts.now for launch in after)
     return Steps(
@@ -134,7 +146,7 @@ def decide(facts: Facts) -> Steps:
         begun=begun,
         forgotten=_forgotten(after, facts),
         deleted=deleted,
-        changing=bool(starting or due or begun or deleted),
+        changing=bool(starting or due or begun or deleted or going),
     )
 
 
@@ -145,6 +157,8 @@ def _ended(launch: Launch, facts: Facts) -> Launch | None:
         return None
     if launch.graph not in facts.wanted:
         return replace(launch, held=None, end=End(facts.now, "it is needed no more", 0, facts.now))
+    if launch.worker in facts.leaving:
+        return replace(launch, held=None, end=End(facts.now, reason, 0, facts.now))
     last = [one.end.failures for one in facts.launches if one.graph == launch.graph and one.end is not None]
     lived = facts.now - facts.registered.get(launch.worker, facts.now)
     restarts = Restarts(last[-1] if last else 0).after(lived, now=facts.now.timestamp())
@@ -188,31 +202,57 @@ def _held(launch: Launch, facts: Facts) -> Launch:
             return launch.holding(None, now=facts.now)
 
 
-def _begun(launches: Sequence[Launch], facts: Facts) -> Iterator[tuple[GraphId, int]]:
-    newest = {launch.graph: launch for launch in launches}
+def _goes(launch: Launch, facts: Facts) -> bool:
+    """Return whether a worker that has not ended needs a successor already.
+
+    The database graph alone moves to a new template. The history that a serverless job has read is worth more.
+    """
+    if launch.end is not None or launch.graph not in facts.wanted:
+        return False
+    if launch.worker in facts.leaving:
+        return True
+    match None if isinstance(facts.seen, HeldUp) else facts.seen.get(launch.worker):
+        case HeldUp(cause, _):
+            return cause == LEAVING
+        case Runs(outdated, evicted):
+            return evicted or (outdated and launch.graph == DATABASE_GRAPH)
+        case _:
+            return False
+
+
+def _served(launches: Sequence[Launch], going: Collection[WorkerId], facts: Facts) -> Collection[GraphId]:
+    """Return the graphs with a worker that is alive and stays."""
     over = {launch.worker for launch in launches if launch.end is not None}
-    served = {graph for worker, graph in facts.alive.items() if worker not in over}
-    opened = {launch.graph for launch in launches if launch.end is None}
+    return {graph for worker, graph in facts.alive.items() if worker not in {*over, *going, *facts.leaving}}
+
+
+def _begun(launches: Sequence[Launch], going: Collection[WorkerId], facts: Facts) -> Iterator[tuple[GraphId, int]]:
+    newest = {launch.graph: launch for launch in launches}
+    opened = {launch.graph for launch in launches if launch.end is None and launch.worker not in going}
     for graph in facts.wanted:
-        if graph in served or graph in opened:
+        if graph in opened or graph in _served(launches, going, facts):
             continue
         last = newest.get(graph)
         if last is None or last.end is None or last.end.due <= facts.now:
             yield graph, 1 if last is None else last.attempt + 1
 
 
-def _deletions(launches: Sequence[Launch], facts: Facts) -> Iterator[tuple[WorkerId, bool]]:
+def _deletions(
+    launches: Sequence[Launch], going: Collection[WorkerId], facts: Facts
+) -> Iterator[tuple[WorkerId, bool]]:
     if isinstance(facts.seen, HeldUp):
         return
     of = {launch.worker: launch for launch in launches}
     kept = _kept(launches, facts.seen, facts.now)
+    served = _served(launches, going, facts)
     for worker, seen in facts.seen.items():
         launch = of.get(worker)
         needed = launch is not None and launch.end is None and launch.graph in facts.wanted
         leaving = isinstance(seen, HeldUp) and seen.cause == LEAVING
-        if needed or leaving or worker in kept:
+        replaced = launch is not None and worker in going and launch.graph in served
+        if (needed and not replaced) or leaving or worker in kept:
             continue
-        yield worker, launch is not None and launch.graph in facts.wanted
+        yield worker, launch is not None and launch.graph in facts.wanted and not replaced
 
 
 def _kept(launches: Sequence[Launch], seen: Mapping[WorkerId, Seen], now: datetime) -> Collection[WorkerId]:

@@ -278,7 +278,10 @@ class BarrierRecord:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A registered worker. `alive` is true while its lease is valid."""
+    """A registered worker. `alive` is true while its lease is valid.
+
+    `leaving` is true after the worker has said that it is about to end, and `serving` while a graph runs on it.
+    """
 
     worker: WorkerId
     graph: GraphId
@@ -288,6 +291,8 @@ class WorkerRecord:
     registered_at: datetime
     seen_at: datetime
     alive: bool
+    leaving: bool = False
+    serving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ class Workers(Protocol):
         """Record a heartbeat. Raises Stale if the worker is unknown or was evicted, or if its graph is gone."""
         ...
 
+    async def leave(self, worker: WorkerId) -> bool:
+        """Record that a worker is about to end, and return whether that is new. Its graphs then move to another one."""
+        ...
+
     async def give_up(self, worker: WorkerId) -> None:
         """Evict a worker that is dead or hangs. Its answers are refused from now on."""
         ...

@@ -4,6 +4,7 @@ The service is the server and a worker long-polls it. Every call is a heartbeat.
 <worker token>`.
 
     POST /internal/v1/workers                  Registration -> Registered
+    POST /internal/v1/workers/{id}/leaving     Left, after the wait or as soon as no graph runs on it
     GET  /internal/v1/workers/{id}/barrier     its next barrier of any graph, none of ?taken=<graph>:<epoch>, or 204
     POST /internal/v1/workers/{id}/answers     Answer -> 204; 410 when the worker or its generation is stale
     GET  /internal/v1/workers/{id}/request     the next Request for ?graph=, or 204 after the wait
@@ -53,3 +54,14 @@ class Registered(BaseModel):
 
     That login can read the views of alive rows and write the versioned tables, and nothing else.
     """
+
+
+class Left(BaseModel):
+    """The service knows that the worker is about to end.
+
+    `relieved` is true once another worker is there and no graph runs on this one, so that it may end at no cost.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    relieved: bool

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from service.domain.barrier import GraphStatus
 from service.domain.errors import Stale
 from service.domain.launching import End, Hold, Launch
 from service.ports.meta_store import Stores
@@ -56,9 +57,28 @@ async def test_a_worker_whose_launch_has_ended_cannot_register(stores: Stores) -
         await tx.workers.register(registration(second.worker), now=NOW)
 
 
-async def test_a_graph_has_one_launch_that_has_not_ended(stores: Stores) -> None:
+async def test_two_leaders_cannot_both_begin_the_same_launch(stores: Stores) -> None:
     async with stores.begin() as tx:
         await tx.launches.put(FIRST)
-    with pytest.raises(Exception, match=r"one.at.a.time"):
+        # The successor of a worker that has not ended yet.
+        await tx.launches.put(Launch(WorkerId("w-2"), DATABASE_GRAPH, 2, NOW))
+    with pytest.raises(Exception, match=r"attempt.of.a.graph.is.one"):
         async with stores.begin() as tx:
-            await tx.launches.put(Launch(WorkerId("w-2"), DATABASE_GRAPH, 2, NOW))
+            await tx.launches.put(Launch(WorkerId("w-3"), DATABASE_GRAPH, 2, NOW))
+
+
+async def test_a_worker_says_once_that_it_leaves(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        for worker in ("w-1", "w-2"):
+            await tx.workers.register(registration(WorkerId(worker)), now=NOW)
+        assert await tx.workers.leave(FIRST.worker)
+        assert not await tx.workers.leave(FIRST.worker)
+        assert not await tx.workers.leave(WorkerId("nobody"))
+        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RUNNING, now=NOW, worker=WorkerId("w-2"))
+    async with stores.begin() as tx:
+        view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=SECOND)
+        assert (view.alive, view.leaving) == ({"w-1", "w-2"}, {"w-1"})
+        later = await tx.graphs.view(DATABASE_GRAPH, now=NOW + 2 * SECOND, lease=SECOND)
+        assert later.leaving == frozenset()
+        found = {one.worker: (one.leaving, one.serving) for one in await tx.workers.all(now=NOW, lease=SECOND)}
+    assert found == {"w-1": (True, False), "w-2": (False, True)}

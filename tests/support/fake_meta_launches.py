@@ -16,8 +16,10 @@ class FakeLaunches:
         return sorted(self.tables.launches.values(), key=lambda one: (one.graph, one.attempt))
 
     async def put(self, launch: Launch) -> None:
-        found = (one for one in self.tables.launches.values() if one.graph == launch.graph and one.end is None)
-        assert launch.end is not None or all(one.worker == launch.worker for one in found), "one at a time"
+        found = (
+            one for one in self.tables.launches.values() if one.graph == launch.graph and one.attempt == launch.attempt
+        )
+        assert all(one.worker == launch.worker for one in found), "attempt of a graph is one"
         held = launch.held and replace(launch.held, text=printable(launch.held.text))
         end = launch.end and replace(launch.end, reason=printable(launch.end.reason))
         self.tables.launches.put(launch.worker, replace(launch, held=held, end=end))

@@ -109,6 +109,11 @@ class FakeGraphs:
                 for one, worker in tables.workers.items()
                 if worker.registration.graph == self._serving(graph) and worker.alive(now - lease)
             ),
+            leaving=frozenset(
+                one
+                for one, worker in tables.workers.items()
+                if worker.registration.graph == self._serving(graph) and worker.alive(now - lease) and worker.leaving
+            ),
             in_flight=None if flying is None else _in_flight(flying),
             uncommitted=len(barriers) - (flying is not None),
             attached=max((one.barrier.curr for one in barriers if one.state == "ATTACHED"), default=None),
@@ -468,6 +473,13 @@ class FakeWorkers:
             raise Stale
         self.tables.workers.put(worker, replace(row, seen_at=max(row.seen_at, now)))
 
+    async def leave(self, worker: WorkerId) -> bool:
+        row = self.tables.workers.get(worker)
+        if row is None or row.leaving:
+            return False
+        self.tables.workers.put(worker, replace(row, leaving=True))
+        return True
+
     async def give_up(self, worker: WorkerId) -> None:
         row = self.tables.workers.get(worker)
         if row is not None:
@@ -496,6 +508,8 @@ class FakeWorkers:
                 registered_at=row.registered_at,
                 seen_at=row.seen_at,
                 alive=row.alive(now - lease),
+                leaving=row.leaving,
+                serving=any(graph.worker == row.registration.worker for graph in self.tables.graphs.values()),
             )
             for row in newest
         ]

@@ -221,6 +221,7 @@ class WorkerRow:
     registered_at: datetime
     seen_at: datetime
     given_up: bool = False
+    leaving: bool = False
 
     def alive(self, after: datetime) -> bool:
         return not self.given_up and self.seen_at > after

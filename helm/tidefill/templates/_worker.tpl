@@ -41,6 +41,8 @@ spec:
         - name: SPARK_LOCAL_HOSTNAME
           valueFrom: {fieldRef: {fieldPath: status.podIP}}
         {{- end }}
+        # Its successor starts meanwhile. The rest of the grace is for the end of an epoch and of Spark.
+        - {name: TIDEFILL_LEAVE_SECONDS, value: {{ max 0 (sub .worker.terminationGracePeriodSeconds 15) | quote }}}
         - {name: TIDEFILL_LOG_FORMAT, value: json}
         - {name: TIDEFILL_LOG_LEVEL, value: {{ .worker.logLevel }}}
         - {name: TIDEFILL_SECRETS_DIR, value: /run/secrets/tidefill}

@@ -13,7 +13,7 @@ from service.domain.errors import Conflict, Invalid
 from service.domain.roles import Role
 from service.operations.barriers import worker_calls
 from service.operations.sources import registry
-from service.protocol.api import Registered, Registration
+from service.protocol.api import Left, Registered, Registration
 from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, SourceId, WorkerId
 from service.protocol.report import ANSWER
 from service.protocol.request import RESPONSE
@@ -34,6 +34,12 @@ Taken = Annotated[Sequence[Annotated[str, StringConstraints(pattern=r"^\d{1,18}:
 async def register(world: Reserved, request: Request) -> Registered:
     """Register a worker whose session is warm."""
     return await worker_calls.register(world, await _parsed(request, _REGISTRATION))
+
+
+@router.post("/workers/{worker}/leaving", dependencies=needs(Role.WORKER))
+async def leave(world: Reserved, worker: WorkerId) -> Left:
+    """Move a worker's graphs to another one, and return after the wait or once they have moved."""
+    return await worker_calls.leave(world, worker)
 
 
 @router.get("/workers/{worker}/barrier", dependencies=needs(Role.WORKER))

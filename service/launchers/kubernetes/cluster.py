@@ -5,9 +5,10 @@ own: a second one would work against them. Next: `service.launchers.kubernetes.j
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from service.domain.launching import LEAVING, HeldUp, Launch, Over, Seen
+from service.domain.launching import LEAVING, HeldUp, Launch, Over, Runs, Seen
 from service.launchers.kubernetes.client import ApiError, Document, KubernetesClient
 from service.launchers.kubernetes.judge import judge, refusal
 from service.launchers.kubernetes.pods import (
@@ -101,9 +102,13 @@ class KubernetesCluster:
         """Judge a pod. One that is held up may start with a template that was repaired, so it ends."""
         found = judge(pod)
         outdated = self._hashes and pod["metadata"]["labels"].get(TEMPLATE) not in self._hashes.values()
-        if outdated and isinstance(found, HeldUp) and found.cause != LEAVING:
-            return Over(f"its template has changed, and it was held up: {found.text}", failed=False)
-        return found
+        match found:
+            case HeldUp(cause, text) if outdated and cause != LEAVING:
+                return Over(f"its template has changed, and it was held up: {text}", failed=False)
+            case Runs() if outdated:
+                return replace(found, outdated=True)
+            case _:
+                return found
 
     async def _create(self, launch: Launch, profile: str, templates: Templates, *, dry_run: bool) -> HeldUp | None:
         try:

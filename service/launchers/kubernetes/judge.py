@@ -27,7 +27,7 @@ def judge(pod: Document) -> Seen:
         return Over(_short(_why_ended(pod, status, terminated)), failed=failed)
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
         return HeldUp(LEAVING, _short(_disruption(status) or "its pod is being deleted"))
-    return next(_hold_ups(status), Runs())
+    return next(_hold_ups(status), Runs(evicted=_disruption(status) is not None))
 
 
 def refusal(error: ApiError) -> HeldUp:

@@ -185,7 +185,7 @@ def _views() -> Select[*tuple[Any, ...]]:
         select(
             graphs,
             select(func.max(graphs.c.newest)).correlate(None).scalar_subquery().label("newest_of_all"),
-            _alive().label("alive"),
+            *_alive(),
             _attached(func.count()).label("uncommitted"),
             _attached(func.max(barrier.c.epoch)).label("attached"),
             *_asked(database),
@@ -268,10 +268,15 @@ def _reading() -> ColumnElement[bool]:
     return exists(select(fragment.c.id).where(left))
 
 
-def _alive() -> Any:
+def _alive() -> Sequence[Label[Any]]:
+    """Return the columns with the workers that serve the graph, and with those of them that leave."""
     after = bindparam("alive_after", type_=DateTime(timezone=True))
     alive = and_(_serves(graphs.c.id), not_(workers.c.given_up), workers.c.seen_at > after)
-    return func.array(select(workers.c.id).where(alive).correlate(graphs).scalar_subquery())
+    found = {"alive": alive, "leaving": and_(alive, workers.c.leaving)}
+    return [
+        func.array(select(workers.c.id).where(which).correlate(graphs).scalar_subquery()).label(name)
+        for name, which in found.items()
+    ]
 
 
 def _attached(of: ColumnElement[int]) -> ScalarSelect[int]:
@@ -312,6 +317,7 @@ def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
         newest=Epoch(row.newest_of_all),
         worker=None if row.worker is None else WorkerId(row.worker),
         alive=frozenset(WorkerId(worker) for worker in row.alive),
+        leaving=frozenset(WorkerId(worker) for worker in row.leaving),
         in_flight=_in_flight(row),
         uncommitted=row.uncommitted,
         attached=None if row.attached is None else Epoch(row.attached),

@@ -56,6 +56,11 @@ class PostgresWorkers(OnConnection):
         if (await self._connection.execute(_SIGN_OF_LIFE, {"worker": worker, "now": now})).first() is None:
             raise Stale
 
+    async def leave(self, worker: WorkerId) -> bool:
+        stays = and_(workers.c.id == worker, not_(workers.c.leaving))
+        left = update(workers).where(stays).values(leaving=True).returning(workers.c.id)
+        return (await self._connection.execute(left)).first() is not None
+
     async def give_up(self, worker: WorkerId) -> None:
         await self._connection.execute(update(workers).where(workers.c.id == worker).values(given_up=True))
 
@@ -65,7 +70,8 @@ class PostgresWorkers(OnConnection):
         newest = select(workers.c.id).order_by(*newest_first).limit(LISTED)
         present = and_(not_(workers.c.given_up), workers.c.seen_at > now - FORGOTTEN_AFTER)
         wanted = or_(present, workers.c.id.in_(newest))
-        rows = await self._connection.execute(select(workers).where(wanted).order_by(*newest_first))
+        serving = exists().where(graphs.c.worker == workers.c.id).label("serving")
+        rows = await self._connection.execute(select(workers, serving).where(wanted).order_by(*newest_first))
         return [
             WorkerRecord(
                 worker=WorkerId(row.id),
@@ -76,6 +82,8 @@ class PostgresWorkers(OnConnection):
                 registered_at=row.registered_at,
                 seen_at=row.seen_at,
                 alive=not row.given_up and row.seen_at > now - lease,
+                leaving=row.leaving,
+                serving=row.serving,
             )
             for row in rows
         ]

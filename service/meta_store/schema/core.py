@@ -324,6 +324,7 @@ worker = Table(
     Column("registered_at", INSTANT, nullable=False),
     Column("seen_at", INSTANT, nullable=False),
     Column("given_up", Boolean, nullable=False, server_default=_FALSE),
+    Column("leaving", Boolean, nullable=False, server_default=_FALSE),
 )
 Index("worker_of_graph", worker.c.graph, postgresql_where=not_(worker.c.given_up))
 

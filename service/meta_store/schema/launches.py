@@ -21,4 +21,4 @@ launch = Table(
     Column("failures", Integer),
     Column("due", INSTANT),
 )
-Index("launch_of_a_graph_is_one_at_a_time", launch.c.graph, unique=True, postgresql_where=launch.c.ended_at.is_(None))
+Index("launch_attempt_of_a_graph_is_one", launch.c.graph, launch.c.attempt, unique=True)

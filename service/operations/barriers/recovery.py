@@ -9,7 +9,7 @@ stored status.
 from collections.abc import Sequence
 from datetime import datetime
 
-from service.domain.barrier import STOPPED, Abandon, GraphStatus, GraphView
+from service.domain.barrier import HANDED_OVER, STOPPED, Abandon, GraphStatus, GraphView
 from service.domain.dml import failed
 from service.domain.errors import Deposed
 from service.domain.job import IN_GRAPH, JobState
@@ -49,8 +49,7 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
     await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)
-    # The stop of a partial graph whose job a user cancels is not a fault.
-    (log.info if effect.reason == STOPPED else log.warning)("graph.recovering", **facts)
+    (log.info if effect.reason in {STOPPED, HANDED_OVER} else log.warning)("graph.recovering", **facts)
 
 
 async def _fail_others(tx: Transaction, view: GraphView, others: Sequence[JobFailure], *, now: datetime) -> None:

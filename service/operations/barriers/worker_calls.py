@@ -1,4 +1,4 @@
-"""Serve the calls of workers: register, take and answer barriers, take and answer requests.
+"""Serve the calls of workers: register, leave, take and answer barriers, take and answer requests.
 
 Every call is a heartbeat.
 """
@@ -12,7 +12,7 @@ from service.operations.polling import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.signals import Signals
-from service.protocol.api import VERSION, Registered, Registration
+from service.protocol.api import VERSION, Left, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, GraphId, WorkerId
 from service.protocol.report import ActorReport, Collected, Failed
@@ -41,6 +41,24 @@ async def register(world: World, registration: Registration) -> Registered:
         lease_seconds=world.worker_lease.total_seconds(),
         dml_url=world.dml_url,
     )
+
+
+async def leave(world: World, worker: WorkerId) -> Left:
+    """Record that a worker is about to end, and wait until its graphs run elsewhere. Raises Stale."""
+    async with world.stores.begin() as tx:
+        await tx.workers.seen(worker, now=world.clock.now())
+        if new := await tx.workers.leave(worker):
+            await tx.events.append("worker.leaving", {"worker": worker}, now=world.clock.now())
+    if new:
+        world.signals.notify()
+
+    async def relieved(tx: Transaction) -> bool | None:
+        known = {one.worker: one for one in await tx.workers.all(now=world.clock.now(), lease=world.patience())}
+        own = known[worker]
+        successors = (one for one in known.values() if one.graph == own.graph and one.alive and not one.leaving)
+        return True if not own.serving and any(successors) else None
+
+    return Left(relieved=await _poll(world, worker, relieved, world.signals) or False)
 
 
 async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:

@@ -5,7 +5,6 @@ then creates and deletes pods. A tick that was cut short is repeated by the next
 `service.launchers.kubernetes.cluster`.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,7 +14,7 @@ from service.operations.upkeep.launching import record
 from service.operations.world import World
 from service.ports.launcher import Cluster, Ended
 from service.ports.meta_store import Transaction
-from service.protocol.ids import DATABASE_GRAPH, GraphId, Term
+from service.protocol.ids import DATABASE_GRAPH, Term
 from service.telemetry.log import logger
 
 log = logger("cluster")
@@ -59,10 +58,11 @@ class Supervision:
                 wanted=wanted,
                 registered={one.worker: one.registered_at for one in known},
                 alive={one.worker: one.graph for one in known if one.alive},
+                leaving={one.worker for one in known if one.leaving},
                 start_within=self.start_within,
             )
             steps = decide(facts)
-            await self._record(tx, steps, wanted=wanted, now=now)
+            await self._record(tx, steps, facts)
             launches = await tx.launches.all()
         if steps.ended or steps.held:
             self.world.signals.notify()
@@ -88,11 +88,12 @@ class Supervision:
                 facts = {"profile": profile, "cause": found.cause, "text": found.text}
                 await tx.events.append("worker.template_refused", facts, now=self.world.clock.now())
 
-    async def _record(self, tx: Transaction, steps: Steps, *, wanted: Collection[GraphId], now: datetime) -> None:
+    async def _record(self, tx: Transaction, steps: Steps, facts: Facts) -> None:
+        now = facts.now
         for launch in steps.ended:
             end = launch.end
             assert end is not None
-            asked, wait = launch.graph not in wanted, end.due - end.at
+            asked, wait = launch.graph not in facts.wanted or launch.worker in facts.leaving, end.due - end.at
             ended = Ended(launch.worker, launch.graph, end.reason, asked=asked, failures=end.failures, wait=wait)
             await record(tx, ended, now=now)
             await tx.launches.put(launch)

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from service.domain.barrier import Abandon
+from service.domain.barrier import Abandon, GraphStatus
 from service.domain.job import JobState
 from service.meta_store.stores import PostgresStores
 from service.operations.barriers import advance
 from service.protocol.barrier import Barrier
-from service.protocol.ids import COUNT_MAX, DATABASE_GRAPH
+from service.protocol.ids import COUNT_MAX, DATABASE_GRAPH, WorkerId
 from service.protocol.report import Failed
 from tests.support.http import WORKER_TOKEN, refused, world_of
 from tests.support.meta_store import (
@@ -50,6 +50,31 @@ async def test_a_worker_registers_and_waits(worker: httpx.AsyncClient) -> None:
     for question in ("barrier", "request"):
         empty = await worker.get(f"{PATH}/{question}?graph={DATABASE_GRAPH}")
         assert (empty.status_code, empty.content) == (204, b"")
+
+
+async def test_a_worker_that_leaves_is_relieved_once_its_graph_runs_elsewhere(
+    worker: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    await running(stores)
+
+    async def leaves() -> bool:
+        answer = await worker.post(f"{PATH}/leaving")
+        assert answer.status_code == 200, answer.text
+        return answer.json()["relieved"]
+
+    assert not await leaves(), "there is nobody else"
+    other = registration(WorkerId("another"))
+    assert (await worker.post("/internal/v1/workers", **sent(other))).status_code == 200
+    assert not await leaves(), "its graph still runs on it"
+    async with stores.begin() as tx:
+        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW)
+    assert await leaves()
+    async with stores.begin() as tx:
+        await tx.workers.leave(other.worker)
+    assert not await leaves(), "the other one leaves, too"
+    async with stores.begin() as tx:
+        await tx.workers.give_up(WORKER)
+    refused(await worker.post(f"{PATH}/leaving"), 410, "stale")
 
 
 async def test_a_worker_of_another_version_is_refused(worker: httpx.AsyncClient) -> None:

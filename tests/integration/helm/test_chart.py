@@ -302,7 +302,7 @@ def test_the_migration_comes_first_and_there_is_one_of_each(helm: Path) -> None:
         one["metadata"]["labels"]["app.kubernetes.io/component"]: one for one in _of(manifests, "Deployment")
     }
     found = {name: (one["spec"]["replicas"], one["spec"]["strategy"]["type"]) for name, one in deployments.items()}
-    assert found == {"service": (2, "RollingUpdate"), "worker": (1, "Recreate")}
+    assert found == {"service": (2, "RollingUpdate"), "worker": (1, "RollingUpdate")}
 
 
 def test_services_that_take_over_are_never_all_away(helm: Path) -> None:

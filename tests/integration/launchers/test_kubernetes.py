@@ -401,12 +401,55 @@ async def test_a_pod_that_is_held_up_gives_way_to_one_of_a_repaired_template(tid
     assert tides.api.pods[second.worker]["spec"]["containers"][1]["image"] == "tidefill/worker:3"
     tides.api.becomes(second.worker, "Running")
     await tides.register(second)
-    tides.api.put_config_map(TEMPLATES, {"database.json": template("tidefill/worker:4")})
     await tides.look(2)
-    assert len(await tides.launches()) == 2, "one that works goes on"
-    tides.api.pods[second.worker]["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    await tides.look()
-    assert (await tides.launches())[-1].end is None, "so does one that is about to leave"
+    assert len(await tides.launches()) == 2
+
+
+async def test_a_worker_of_an_old_template_ends_after_its_successor_has_registered(tides: Tides) -> None:
+    first = await tides.started()
+    tides.api.put_config_map(TEMPLATES, {"database.json": template("tidefill/worker:3")})
+    await tides.look(2)
+    _, second = await tides.launches()
+    assert tides.api.pods[second.worker]["spec"]["containers"][1]["image"] == "tidefill/worker:3"
+    assert tides.api.made("DELETE") == [], "its successor is not there yet"
+    await tides.register(second)
+    tides.supervision = tides.successor()
+    await tides.look(2)
+    (deletion,) = tides.api.made("DELETE")
+    assert deletion.path.endswith(first.worker)
+    assert "gracePeriodSeconds" not in deletion.body, "it has the time to hand over"
+    assert (await tides.launches())[0].end is None
+    async with tides.stores.begin() as tx:
+        assert await tx.workers.leave(first.worker)
+    del tides.api.pods[first.worker]
+    await tides.look(2)
+    assert len(await tides.launches()) == 2
+    assert len(tides.api.pods) == 1
+    (stopped,) = await tides.events("worker.stopped")
+    assert (stopped.facts["worker"], await tides.events("worker.lost")) == (first.worker, [])
+
+
+async def test_a_worker_of_a_job_keeps_an_old_template(tides: Tides) -> None:
+    own = await tides.started(graph := await tides.graph_of_the_job())
+    tides.api.put_config_map(TEMPLATES, {"database.json": template(), "serverless.json": template("tidefill/worker:3")})
+    await tides.look(3)
+    assert [one.worker for one in await tides.launches(graph)] == [own.worker]
+
+
+async def test_a_worker_that_is_drained_has_a_successor_at_once(tides: Tides) -> None:
+    first = await tides.started()
+    tides.api.pods[first.worker]["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert await tides.look(3) == CHANGING
+    one, second = await tides.launches()
+    assert (one.worker, one.end) == (first.worker, None)
+    assert len(tides.api.pods) == 2
+    # It ends before it has handed over: that is a loss, and its successor is the one that begins anew.
+    del tides.api.pods[first.worker]
+    await tides.look(2)
+    assert len(await tides.launches()) == 2
+    (lost,) = await tides.events("worker.lost")
+    assert lost.facts["worker"] == first.worker
+    assert (await tides.launches())[-1].worker == second.worker
 
 
 async def test_each_profile_has_its_template(tides: Tides) -> None:

@@ -68,6 +68,10 @@ class Kubelet:
         """Cut a node off: no heartbeat, no report, no order. Its containers go on."""
         self._call(self.nodes[name].lose)
 
+    def crash(self, name: str) -> None:
+        """Cut a node off as its machine fails: its containers end with it. They start again once it is regained."""
+        self._call(self.nodes[name].crash)
+
     def regain(self, name: str) -> None:
         """Connect a node again that was lost, and wait until the cluster has noticed."""
         self._do(self.nodes[name].regain())

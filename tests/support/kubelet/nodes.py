@@ -64,6 +64,13 @@ class Node:
         self.reachable.clear()
         self._following.cancel()
 
+    def crash(self) -> None:
+        """Lose the node and everything that runs on it."""
+        self.lose()
+        for life in self.lives.values():
+            if life.container is not None:
+                life.container.kill()
+
     async def regain(self) -> None:
         """Undo `lose`: the node says that it is well again, and hears what has happened meanwhile."""
         self.reachable.set()

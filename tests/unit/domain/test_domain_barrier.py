@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.barrier import (
+    HANDED_OVER,
     STOPPED,
     Abandon,
     ApplyStops,
@@ -57,6 +58,9 @@ RUNNING = GraphView(
     last_injected_at=NOW,
 )
 WAITING = replace(RUNNING, status=GraphStatus.WAITING, worker=None, last_injected_at=None)
+BOTH = frozenset({W1, W2})
+LEFT = replace(RUNNING, alive=BOTH, leaving=frozenset({W1}))
+"""Its worker leaves, and another one stands by."""
 FLYING = InFlight(Epoch(9), BarrierKind.CHECKPOINT, NOW)
 SOON = NOW + timedelta(milliseconds=50)
 
@@ -91,6 +95,35 @@ TABLE: list[tuple[str, GraphView, timedelta, Effect]] = [
         replace(RUNNING, alive=frozenset({W2}), in_flight=replace(FLYING, failure=FAILED)),
         SECOND,
         Abandon("bad cast", FAILED),
+    ),
+    ("hands over to a worker that stands by", LEFT, 0 * SECOND, Abandon(HANDED_OVER)),
+    (
+        "keeps a worker that leaves without another",
+        replace(LEFT, leaving=BOTH),
+        SECOND,
+        Inject(BarrierKind.CHECKPOINT, W1),
+    ),
+    (
+        "loses no worker that stands by",
+        replace(LEFT, leaving=frozenset({W2})),
+        0 * SECOND,
+        Wait(NOW + SECOND, "barrier interval"),
+    ),
+    (
+        "hands over between two barriers",
+        replace(LEFT, in_flight=FLYING),
+        SECOND,
+        Wait(NOW + PACE.deadline, "waiting for the worker to collect"),
+    ),
+    ("hands over after the commit", replace(LEFT, in_flight=replace(FLYING, collected=True)), SECOND, Commit(Epoch(9))),
+    ("hands over after the publication", replace(LEFT, published=Epoch(4)), SECOND, Publish(Epoch(5))),
+    ("commits what it hands over", replace(LEFT, uncommitted=1), SECOND, Inject(BarrierKind.CHECKPOINT, W1)),
+    ("starts on a worker that stays", replace(LEFT, status=WAITING.status), SECOND, Inject(BarrierKind.INITIAL, W2)),
+    (
+        "starts on one that leaves rather than on none",
+        replace(LEFT, status=WAITING.status, leaving=BOTH),
+        SECOND,
+        Inject(BarrierKind.INITIAL, W1),
     ),
     ("keeps the interval", RUNNING, SECOND / 2, Wait(NOW + SECOND, "barrier interval")),
     ("makes a checkpoint", RUNNING, SECOND, Inject(BarrierKind.CHECKPOINT, W1)),
@@ -167,6 +200,12 @@ def test_table(view: GraphView, passed: timedelta, effect: Effect) -> None:
     assert decide(view, now=NOW + passed, pace=PACE) == effect
 
 
+@pytest.mark.parametrize("uncommitted", range(1, 3))
+def test_the_barrier_before_a_hand_over_is_a_checkpoint(uncommitted: int) -> None:
+    effect = decide(replace(LEFT, uncommitted=uncommitted), now=NOW + SECOND, pace=Pace(checkpoint_frequency=9))
+    assert effect == Inject(BarrierKind.CHECKPOINT, W1)
+
+
 @pytest.mark.parametrize("uncommitted", range(4))
 def test_every_third_barrier_is_a_checkpoint(uncommitted: int) -> None:
     view = replace(RUNNING, uncommitted=uncommitted)
@@ -196,6 +235,7 @@ VIEWS = st.builds(
     newest=st.just(Epoch(9)),
     worker=st.sampled_from([None, W1, W2]),
     alive=st.frozensets(st.sampled_from([W1, W2])),
+    leaving=st.frozensets(st.sampled_from([W1, W2])),
     in_flight=st.none() | FLIGHTS,
     uncommitted=st.integers(0, 3),
     last_injected_at=st.none() | INSTANTS,
@@ -214,6 +254,7 @@ VIEWS = st.builds(
 @settings(max_examples=1000, derandomize=True)
 @given(VIEWS)
 def test_what_holds_for_every_view(view: GraphView) -> None:
+    view = replace(view, leaving=view.leaving & view.alive)
     effect = decide(view, now=NOW, pace=PACE)
     running, shown = view.status is GraphStatus.RUNNING, view.published == view.committed
     assert shown or effect == Publish(view.committed)
@@ -223,6 +264,8 @@ def test_what_holds_for_every_view(view: GraphView) -> None:
         assert effect.worker in view.alive
         assert not (running and view.in_flight is not None), "one barrier at a time"
         assert (effect.kind is BarrierKind.INITIAL) is (view.status is GraphStatus.WAITING)
+        if effect.worker in view.leaving:
+            assert view.leaving == view.alive or (running and view.uncommitted > 0), "nobody else is there"
     if isinstance(effect, Abandon):
         assert running
     if isinstance(effect, Commit | Attach):

@@ -35,11 +35,16 @@ def facts(
     wanted: tuple[GraphId, ...] = (DATABASE_GRAPH,),
     lived: timedelta | None = None,
     alive: bool = True,
+    leaving: bool = False,
+    successor: bool = False,
 ) -> Facts:
-    """`lived`: since when the worker `W` is registered."""
+    """`lived`: since when the worker `W` is registered. `leaving`: it has said so. `successor`: `V` is alive, too."""
     registered = {} if lived is None else {W: NOW - lived}
     present = {launch.worker: launch.graph for launch in launches if launch.worker in registered and alive}
-    return Facts(NOW, launches, {} if seen is None else seen, wanted, registered, present, 600 * SECOND)
+    if successor:
+        registered, present = {**registered, V: NOW}, {**present, V: DATABASE_GRAPH}
+    told = {W} if leaving else set[WorkerId]()
+    return Facts(NOW, launches, {} if seen is None else seen, wanted, registered, present, told, 600 * SECOND)
 
 
 def ended(launch: Launch, reason: str, failures: int = 1, wait: timedelta = SECOND / 2) -> Launch:
@@ -65,8 +70,12 @@ CASES: dict[str, tuple[Facts, Steps]] = {
     ),
     "one that serves is left alone": (facts(POSTED, seen={W: Runs()}, lived=SECOND), Steps()),
     "one that another launcher started is enough": (
-        Facts(NOW, (), {}, (DATABASE_GRAPH,), {V: NOW}, {V: DATABASE_GRAPH}, SECOND),
+        Facts(NOW, (), {}, (DATABASE_GRAPH,), {V: NOW}, {V: DATABASE_GRAPH}, (), SECOND),
         Steps(),
+    ),
+    "one that another launcher started, and that leaves, is not": (
+        Facts(NOW, (), {}, (DATABASE_GRAPH,), {V: NOW}, {V: DATABASE_GRAPH}, {V}, SECOND),
+        Steps(begun=((DATABASE_GRAPH, 1),), changing=True),
     ),
     "its pod is not created yet": (facts(ASKED), Steps(changing=True)),
     "its pod starts": (facts(POSTED, seen={W: Runs()}), Steps(changing=True)),
@@ -122,9 +131,65 @@ CASES: dict[str, tuple[Facts, Steps]] = {
         facts(held(POSTED, GOING), lived=SECOND),
         Steps(ended=(ended(held(POSTED, GOING), f"its pod is gone: {GOING.text}"),), changing=True),
     ),
-    "it is being deleted and still works": (
+    "it is being deleted and still works: the next one begins": (
         facts(POSTED, seen={W: GOING}, lived=SECOND),
-        Steps(held=((POSTED, held(POSTED, GOING)),)),
+        Steps(held=((POSTED, held(POSTED, GOING)),), begun=((DATABASE_GRAPH, 2),), changing=True),
+    ),
+    "so does that of a job": (
+        facts(OTHER, seen={W: GOING}, wanted=(DATABASE_GRAPH, JOB), lived=SECOND, successor=True),
+        Steps(held=((OTHER, held(OTHER, GOING)),), begun=((JOB, 2),), changing=True),
+    ),
+    "one successor is enough": (
+        facts(held(POSTED, GOING), NEXT, seen={W: GOING, V: Runs()}, lived=SECOND),
+        Steps(changing=True),
+    ),
+    "its successor is there: it ends by itself": (
+        facts(held(POSTED, GOING), NEXT, seen={W: GOING, V: Runs()}, lived=SECOND, successor=True),
+        Steps(changing=True),
+    ),
+    "the next successor waits until it is due": (
+        facts(held(POSTED, GOING), replace(DUE_LATER, worker=V, attempt=2), seen={W: GOING}, lived=SECOND),
+        Steps(changing=True),
+    ),
+    "it has said that it leaves": (
+        facts(POSTED, seen={W: Runs()}, lived=SECOND, leaving=True),
+        Steps(begun=((DATABASE_GRAPH, 2),), changing=True),
+    ),
+    "and the cluster does not answer": (
+        facts(POSTED, seen=HeldUp("unavailable", "no answer"), lived=SECOND, leaving=True),
+        Steps(begun=((DATABASE_GRAPH, 2),), changing=True),
+    ),
+    "it has left as it said": (
+        facts(POSTED, NEXT, seen={W: Over("exit code 0", failed=False), V: Runs()}, lived=SECOND, leaving=True),
+        Steps(ended=(ended(POSTED, "exit code 0", 0, 0 * SECOND),), deleted={W: True}, changing=True),
+    ),
+    "its eviction is announced": (
+        facts(POSTED, seen={W: Runs(evicted=True)}, lived=SECOND),
+        Steps(begun=((DATABASE_GRAPH, 2),), changing=True),
+    ),
+    "its template has changed: it works until its successor is there": (
+        facts(POSTED, seen={W: Runs(outdated=True)}, lived=SECOND),
+        Steps(begun=((DATABASE_GRAPH, 2),), changing=True),
+    ),
+    "its successor is held up: it works on": (
+        facts(POSTED, held(NEXT, NO_ROOM), seen={W: Runs(outdated=True), V: NO_ROOM}, lived=SECOND),
+        Steps(changing=True),
+    ),
+    "its successor is there: it is given the time to leave": (
+        facts(POSTED, NEXT, seen={W: Runs(outdated=True), V: Runs()}, lived=SECOND, successor=True),
+        Steps(deleted={W: False}, changing=True),
+    ),
+    "its successor has an old template, too": (
+        facts(POSTED, NEXT, seen={W: Runs(outdated=True), V: Runs(outdated=True)}, lived=SECOND, successor=True),
+        Steps(begun=((DATABASE_GRAPH, 3),), changing=True),
+    ),
+    "a worker of another launcher replaces it": (
+        facts(POSTED, seen={W: Runs(outdated=True)}, lived=SECOND, successor=True),
+        Steps(deleted={W: False}, changing=True),
+    ),
+    "the template of jobs has changed: their workers stay": (
+        facts(OTHER, seen={W: Runs(outdated=True)}, wanted=(JOB,), lived=SECOND),
+        Steps(),
     ),
     "it is being deleted and is silent, as on a lost node": (
         facts(POSTED, seen={W: GOING}, lived=60 * SECOND, alive=False),
@@ -163,6 +228,10 @@ CASES: dict[str, tuple[Facts, Steps]] = {
     "the next one is due": (facts(PAST), Steps(begun=((DATABASE_GRAPH, 2),), changing=True)),
     "its graph is retired": (
         facts(OTHER, seen={W: Runs()}, wanted=(), lived=SECOND),
+        Steps(deleted={W: False}, changing=True),
+    ),
+    "its graph is retired, and it has said that it leaves": (
+        facts(OTHER, seen={W: Runs()}, wanted=(), lived=SECOND, leaving=True),
         Steps(deleted={W: False}, changing=True),
     ),
     "its graph is retired, and it is ending": (facts(OTHER, seen={W: GOING}, wanted=(), lived=SECOND), Steps()),

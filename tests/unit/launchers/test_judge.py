@@ -141,6 +141,10 @@ CASES: dict[str, tuple[dict[str, Any], Seen]] = {
         ),
         Runs(),
     ),
+    "is about to be preempted": (
+        pod({"phase": "Running", "conditions": [PREEMPTED], "containerStatuses": [RUNNING]}),
+        Runs(evicted=True),
+    ),
     "is being deleted": (
         pod({"phase": "Running", "containerStatuses": [RUNNING]}, deleted=True),
         HeldUp(LEAVING, "its pod is being deleted"),

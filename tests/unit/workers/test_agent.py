@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from typing import Any, cast
 from unittest.mock import Mock
 
+import pytest
+
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, WorkerId
 from service.protocol.report import Collected, Failed
 from tests.support.waiting import until
 from workers.agent import Agent
-from workers.meta_client import MetaClient
+from workers.meta_client import MetaClient, ServiceAwayError
 
 WORKER = WorkerId("w")
 OTHER_GRAPH = GraphId(2)
@@ -38,6 +40,8 @@ class Service:
         self.barriers = barriers
         self.answers: list[Collected | Failed] = []
         self.answered = threading.Event()
+        self.leaving, self.relieved, self.silent = threading.Event(), threading.Event(), threading.Event()
+        self.away = False
 
     def register(self, _: Registration) -> Registered:
         return Registered(wait_seconds=0, lease_seconds=9, dml_url="")
@@ -54,6 +58,13 @@ class Service:
 
     def next_request(self, *_: object) -> None:
         return None
+
+    def leave(self, _: WorkerId) -> bool:
+        self.leaving.set()
+        self.silent.wait(0 if self.away else 0.01)
+        if self.away:
+            raise ServiceAwayError
+        return self.relieved.is_set()
 
 
 class Gated:
@@ -97,6 +108,40 @@ def test_an_epoch_that_has_begun_is_answered_before_a_stopped_worker_ends() -> N
     running.join(60)
     assert not running.is_alive()
     assert [answer.epoch for answer in service.answers] == [5]
+
+
+def left(worker: Agent, seconds: float) -> threading.Thread:
+    leaving = threading.Thread(target=worker.leave, args=(seconds,))
+    leaving.start()
+    return leaving
+
+
+def test_a_worker_that_leaves_works_until_it_is_relieved() -> None:
+    gate, service = Gated(), Service()
+    gate.may_end.set()
+    worker = agent(service, {DATABASE_GRAPH: gate})
+    running, leaving = started(worker), left(worker, 60)
+    assert service.leaving.wait(60)
+    service.barriers = (barrier(DATABASE_GRAPH, 5),)
+    assert service.answered.wait(60), "it goes on"
+    service.relieved.set()
+    for thread in (leaving, running):
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_worker_that_nobody_relieves_ends_nevertheless(*, away: bool) -> None:
+    service = Service()
+    service.away = away
+    worker = agent(service, {})
+    running = started(worker)
+    # Where no service answers, it does not take its time.
+    leaving = left(worker, 3600 if away else 0.1)
+    for thread in (leaving, running):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert service.leaving.is_set()
 
 
 def test_a_graph_whose_epoch_takes_long_holds_up_no_other() -> None:
