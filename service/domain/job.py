@@ -144,6 +144,8 @@ class Job:
     """Why the created relation cannot become visible, for example because its name was taken in schema public."""
     preparing: str | None = None
     """The work that the service does before the job can start, for example the build of an index."""
+    resource_group: str | None = None
+    """The profile of the job's own worker. None is the profile of all serverless jobs."""
 
     @property
     def shown(self) -> "Job":
