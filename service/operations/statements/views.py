@@ -352,7 +352,7 @@ async def _taken(world: World, statement: CreateMaterializedView, kind: Relation
 async def _started(world: World, job: JobId, gone: Gone | None) -> tuple[str, ...]:
     started = await lifecycle.first_barrier(world, job, gone=gone)
     if started.state is JobState.QUEUED:
-        return (f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",)
+        return (f"job {job} is queued: {started.queued_by} is reached",)
     if started.state is JobState.CREATING and started.serverless:
         return (f"job {job} is created by a worker of its own, which is started now",)
     return ()
