@@ -33,7 +33,8 @@ from service.domain.reach import parse_host_rules
 from service.domain.uploading import Spool
 from service.embedded.postgres import EmbeddedPostgres
 from service.identity.oidc import OidcBearers
-from service.launcher_choice import pods, subprocesses
+from service.launcher_choice import kubernetes, pods, profiles_of, subprocesses
+from service.launchers.kubernetes.client import KubernetesClient
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
 from service.loops.shared_signals import Exchange
@@ -138,7 +139,8 @@ def _launch_by(
             schedule.launcher = subprocesses(settings, url, worker_token, wired.state_store_url, ended)
             stack.push_async_callback(schedule.launcher.stop)
         case "kubernetes":
-            cluster = pods(stack, settings, url, wired.installation)
+            assert wired.kubernetes is not None
+            cluster = pods(wired.kubernetes, settings, url, wired.installation)
             start_within = timedelta(seconds=settings.kubernetes_start_seconds)
             schedule.cluster = Supervision(wired.reserved, cluster, start_within)
         case "none":
@@ -228,6 +230,8 @@ class _Wired:
     read_login: ReadLogin
     installation: str
     """An identity that the meta store was given once."""
+    kubernetes: KubernetesClient | None = None
+    """None if workers are no pods."""
 
 
 async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, exchange: Exchange) -> _Wired:
@@ -236,7 +240,9 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, e
     pools = await _pools(stack, settings, database_url, engine)
     parsers = ParserProcesses()
     stack.push_async_callback(parsers.close)
+    client = kubernetes(stack, settings) if settings.launcher == "kubernetes" else None
     world = _world(settings, pools, PostgresStores(engine), parsers, exchange)
+    world = replace(world, profiles=profiles_of(client, settings))
     return _Wired(
         world,
         replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader"))),
@@ -244,6 +250,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, e
         SecretStr(pools.url),
         _read_login(pools.read_url),
         await remembered(engine, "installation", proposed=str(uuid.uuid4())),  # noqa: TID251 - identities are made here
+        client,
     )
 
 

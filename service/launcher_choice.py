@@ -6,6 +6,7 @@ import secrets
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -13,11 +14,11 @@ from pydantic import SecretStr
 from service.domain.errors import Invalid
 from service.embedded.java import find_java
 from service.launchers.kubernetes.client import KubernetesClient
-from service.launchers.kubernetes.cluster import KubernetesCluster
+from service.launchers.kubernetes.cluster import KubernetesCluster, profiles
 from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
 from service.loops.system_clock import SystemClock
-from service.ports.launcher import Cluster, Launcher
+from service.ports.launcher import Cluster, Launcher, Profiles
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.settings import Settings
 
@@ -46,8 +47,8 @@ def subprocesses(
     return SubprocessLauncher(worker, clock=SystemClock(), new_worker_id=_new_worker_id, on_end=on_end)
 
 
-def pods(stack: AsyncExitStack, settings: Settings, url: str, installation: str) -> Cluster:
-    """Return the Kubernetes cluster of the settings. Raises Invalid if this is no pod of one, or lacks its token."""
+def kubernetes(stack: AsyncExitStack, settings: Settings) -> KubernetesClient:
+    """Return a client of the cluster's API. Raises Invalid if this service is no pod of it, or lacks its token."""
     if settings.worker_token is None:
         # Each service would make another one, and pods are created from a template, which has none of them.
         raise Invalid("TIDEFILL_LAUNCHER=kubernetes needs TIDEFILL_WORKER_TOKEN")
@@ -60,6 +61,16 @@ def pods(stack: AsyncExitStack, settings: Settings, url: str, installation: str)
             f"TIDEFILL_LAUNCHER=kubernetes needs the files of a service account: {error.filename}: {error.strerror}"
         ) from error
     stack.push_async_callback(client.close)
+    return client
+
+
+def profiles_of(client: KubernetesClient | None, settings: Settings) -> Profiles | None:
+    """Return what lists the profiles of workers, or None if workers are no pods."""
+    return None if client is None else partial(profiles, client, settings.kubernetes_templates)
+
+
+def pods(client: KubernetesClient, settings: Settings, url: str, installation: str) -> Cluster:
+    """Return the Kubernetes cluster of the settings."""
     return KubernetesCluster(
         client,
         templates=settings.kubernetes_templates,

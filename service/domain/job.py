@@ -109,6 +109,10 @@ def after(state: JobState, event: JobEvent) -> JobState:
         raise IllegalTransition(state, event) from None
 
 
+PERMITS: Final = "max_concurrent_creating_streaming_jobs"
+"""The system parameter that limits the jobs in creation."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One DDL statement that creates a relation. Instants are UTC."""
@@ -144,12 +148,19 @@ class Job:
     """Why the created relation cannot become visible, for example because its name was taken in schema public."""
     preparing: str | None = None
     """The work that the service does before the job can start, for example the build of an index."""
+    resource_group: str | None = None
+    """The profile of the job's own worker. None is the profile of all serverless jobs."""
 
     @property
     def shown(self) -> "Job":
         """The job as users see it: it is not Created before its relation can be read."""
         early = self.state is JobState.CREATED and not self.published
         return replace(self, state=JobState.CREATING) if early else self
+
+    @property
+    def queued_by(self) -> str:
+        """The system parameters that may keep the job in the queue."""
+        return f"{PERMITS} or serverless_workers_max" if self.serverless else PERMITS
 
     @property
     def failed(self) -> bool:

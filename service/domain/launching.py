@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from service.domain.restarts import Restarts
-from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
 
 LEAVING: Final = "leaving"
 """The cause of a pod that is being deleted, by whomever. Its worker still runs until it has ended or its lease has."""
@@ -92,6 +92,14 @@ class Launch:
             return replace(self, held=None)
         since = now if self.held is None or self.held.cause != found.cause else self.held.since
         return replace(self, held=Hold(found.cause, found.text, since))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnJob:
+    """A job with a worker of its own, and the profile of that worker. None is the profile of all such jobs."""
+
+    job: JobId
+    resource_group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

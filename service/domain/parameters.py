@@ -25,6 +25,8 @@ class SystemParameters:
     """One of this many barriers is a checkpoint. Readers see changes after a checkpoint commits."""
     max_concurrent_creating_streaming_jobs: int = 1
     """How many jobs are created at the same time; further jobs queue. 0 is no limit."""
+    serverless_workers_max: int = 0
+    """How many serverless jobs have their own worker at the same time; further ones queue. 0 is no limit."""
     pause_on_next_bootstrap: bool = False
     """Whether the next recovery begins paused. The recovery resets it to false."""
     backfill_auto_floor: int = 100
@@ -85,6 +87,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "barrier_interval_ms": (50, 3_600_000),
         "checkpoint_frequency": (1, 10_000),
         "max_concurrent_creating_streaming_jobs": (0, 100_000),
+        "serverless_workers_max": (0, 100_000),
         "backfill_auto_floor": (1, INTEGER_MAX),
         "backfill_auto_ceiling": (1, INTEGER_MAX),
         "backfill_auto_latency_target_ms": (0, 3_600_000),

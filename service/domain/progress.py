@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from service.domain.job import JobState
+from service.domain.job import PERMITS, JobState
 from service.protocol.ids import FragmentId
 from service.protocol.plan import ScanType
 
@@ -127,6 +127,7 @@ def of_job(
     *,
     started: bool,
     queue_place: int | None = None,
+    queued_by: str = PERMITS,
     paused: bool = False,
     recovering: str | None = None,
     snapshot: SnapshotProgress | None = None,
@@ -140,6 +141,7 @@ def of_job(
     rate = sum(scan.rate for scan in scans if not scan.finished)
     phase = _phase(state, scans, snapshot, started=started)
     text = _text(state, scans, rows, total, started=started)
+    queued = f"queued at place {queue_place}: {queued_by} is reached"
     left = None if total is None else max(total - rows, 0)
     return JobProgress(
         text=text if snapshot is None else _snapshot_text(phase, text, scans, snapshot),
@@ -151,7 +153,7 @@ def of_job(
         rate=rate,
         eta=_eta(left, rate) if phase is Phase.BACKFILLING else None,
         backfill_type=backfill_type(scans),
-        waiting_for=_waiting_for(phase, scans, queue_place=queue_place, paused=paused, recovering=recovering),
+        waiting_for=_waiting_for(phase, scans, queued=queued, paused=paused, recovering=recovering),
     )
 
 
@@ -277,10 +279,10 @@ def _phase(
 
 
 def _waiting_for(
-    phase: Phase, scans: Sequence[ScanProgress], *, queue_place: int | None, paused: bool, recovering: str | None
+    phase: Phase, scans: Sequence[ScanProgress], *, queued: str, paused: bool, recovering: str | None
 ) -> str | None:
     if phase is Phase.QUEUED:
-        return f"queued at place {queue_place}: max_concurrent_creating_streaming_jobs is reached"
+        return queued
     if phase not in {Phase.STARTING, Phase.BACKFILLING, Phase.REPLAYING}:
         return None
     if recovering is not None:

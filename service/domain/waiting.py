@@ -80,7 +80,7 @@ def why(
         case JobState.INITIAL:
             return Waiting(Reason.START, "the leader has yet to start it", job.initialized_at)
         case JobState.QUEUED:
-            text = f"queued at place {place}: max_concurrent_creating_streaming_jobs is reached"
+            text = f"queued at place {place}: {job.queued_by} is reached"
             return Waiting(Reason.QUEUE, text, job.state_since or job.initialized_at)
         case JobState.CANCELLING | JobState.DROPPING:
             return Waiting(Reason.STOP, "a barrier has yet to stop its actors", job.state_since)

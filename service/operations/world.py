@@ -27,6 +27,7 @@ from service.ports.clock import Clock
 from service.ports.columnar import ColumnarBodies
 from service.ports.comparing import ExternalRows, FollowedRows
 from service.ports.health import HttpProbe, StoreGauge
+from service.ports.launcher import Profiles
 from service.ports.meta_store import Stores
 from service.ports.parsing import Parsers
 from service.ports.records import Claim, Event
@@ -98,6 +99,8 @@ class World:
     """The longest total time of a bulk load's body."""
     own_workers: bool = False
     """Whether the service can start a worker for one job."""
+    profiles: Profiles | None = None
+    """The profiles of such a worker. None if it has none, because it is no pod."""
     worker_lease: timedelta = timedelta(seconds=10)
     """A worker that makes no call for this long is evicted. It calls at least every `poll_wait`."""
     poll_wait: timedelta = timedelta(seconds=3)

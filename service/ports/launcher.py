@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from service.domain.launching import HeldUp, Launch, Seen
+from service.domain.launching import HeldUp, Launch, OwnJob, Seen
 from service.protocol.ids import GraphId, WorkerId
 
 
@@ -70,10 +70,20 @@ class Cluster(Protocol):
         """Return the workers of this installation. One that was created before the call and is absent has ended."""
         ...
 
-    async def start(self, launch: Launch) -> HeldUp | None:
-        """Create a worker. A worker of that name that exists already is a success."""
+    async def start(self, launch: Launch, own: OwnJob | None) -> HeldUp | None:
+        """Create a worker: of the database graph, or of a job alone (`own`). A worker of that name that exists already
+        is a success.
+        """
         ...
 
     async def end(self, worker: WorkerId, *, kill: bool) -> HeldUp | None:
         """Delete a worker: at once (`kill`), or after the grace of its template. An absent one is a success."""
+        ...
+
+
+class Profiles(Protocol):
+    """Reads the names of the profiles that workers can have."""
+
+    async def __call__(self) -> Collection[str] | None:
+        """Return the names, or None if the cluster does not list them now."""
         ...

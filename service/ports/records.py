@@ -216,6 +216,8 @@ class NewJob:
     serverless: bool = False
     """The job is created by its own worker."""
     hidden: tuple[Relation, ...] = ()
+    resource_group: str | None = None
+    """The profile of that worker."""
 
     def __post_init__(self) -> None:
         """Check that `order` names only nodes of scans. The scans after another one would wait for ever."""

@@ -1,10 +1,11 @@
 """Store the registered workers and their graphs. Part of `service.ports.meta_store`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from service.domain.barrier import OwnWorker
+from service.domain.launching import OwnJob
 from service.ports.records import WorkerRecord
 from service.protocol.api import Registration
 from service.protocol.ids import GraphId, WorkerId
@@ -46,8 +47,10 @@ class Workers(Protocol):
         """
         ...
 
-    async def wanted(self) -> Sequence[GraphId]:
-        """Return the graphs that need their own worker: those of creating serverless jobs that have not merged."""
+    async def wanted(self) -> Mapping[GraphId, OwnJob]:
+        """Return the graphs that need their own worker, in order: those of creating serverless jobs that have not
+        merged.
+        """
         ...
 
     async def start_failed(self, graph: GraphId, failed: OwnWorker) -> None:

@@ -7,6 +7,7 @@ import pytest
 from service.domain.barrier import FailedIndex, OwnWorker
 from service.domain.errors import NotFound, Stale
 from service.domain.job import Job, JobEvent
+from service.domain.launching import OwnJob
 from service.ports.meta_store import Stores
 from service.ports.snapshots import Snapshot
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, WorkerId
@@ -69,8 +70,8 @@ async def serverless(stores: Stores) -> Snapshot:
     table, _ = await table_and_view(stores)
     await running(stores)
     async with stores.begin() as tx:
-        view = await add_creating(tx, replace(new_view("own", table.relation), serverless=True))
-        assert view.serverless
+        view = await add_creating(tx, replace(new_view("own", table.relation), serverless=True, resource_group="small"))
+        assert (view.serverless, view.resource_group) == (True, "small")
         return await tx.partial_graphs.begin(view.id, indexed=True)
 
 
@@ -97,12 +98,12 @@ async def test_a_worker_of_its_own_is_wanted_until_its_job_merges_or_ends(
 ) -> None:
     own = await serverless(stores)
     async with stores.begin() as tx:
-        assert await tx.workers.wanted() == [own.graph]
+        assert await tx.workers.wanted() == {own.graph: OwnJob(own.job, "small")}
         if event is None:
             await tx.partial_graphs.merge(own.graph)
         else:
             await tx.jobs.move(own.job, event, now=NOW)
-        assert await tx.workers.wanted() == []
+        assert await tx.workers.wanted() == {}
 
 
 async def test_how_starting_it_goes_is_remembered_with_its_graph(stores: Stores) -> None:

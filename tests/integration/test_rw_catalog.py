@@ -71,9 +71,13 @@ async def test_a_job_is_listed_while_it_is_being_created(opened: Opened) -> None
     assert await rows(engine, listed) == [expected | {"progress": "12.50% (1/8)"}]
     async with stores.begin() as tx:
         await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
-        own = await tx.jobs.add(replace(new_view("own", table.relation), serverless=True), now=NOW)
+        own = await tx.jobs.add(
+            replace(new_view("own", table.relation), serverless=True, resource_group="small"), now=NOW
+        )
     (told,) = await rows(engine, listed)
     assert (told["ddl_id"], told["is_serverless_backfill"]) == (own.id, True)
+    groups = await rows(engine, "select name, resource_group from rw_catalog.rw_streaming_jobs order by id")
+    assert [row["resource_group"] for row in groups] == ["default", "default", "small"]
 
 
 async def test_every_system_parameter_is_shown_whether_it_was_set_or_not(opened: Opened) -> None:

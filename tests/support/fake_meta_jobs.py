@@ -216,6 +216,7 @@ class FakeJobs:
             parallelism=new.parallelism,
             backfill_parallelism=new.backfill_parallelism,
             serverless=new.serverless,
+            resource_group=new.resource_group,
             published=False,
         )
         ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}

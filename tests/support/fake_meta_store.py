@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState
+from service.domain.launching import OwnJob
 from service.ports.audit import Asker, Outcome
 from service.ports.meta_store import Transaction
 from service.ports.records import BarrierRecord, Command, Event, GraphState, Json, WorkerRecord
@@ -514,10 +515,11 @@ class FakeWorkers:
             for row in newest
         ]
 
-    async def wanted(self) -> Sequence[GraphId]:
+    async def wanted(self) -> Mapping[GraphId, OwnJob]:
         creating = (one for one in self.tables.snapshots.values() if not one.merged)
         jobs = {one.graph: self.tables.jobs[one.job].job for one in creating}
-        return sorted(graph for graph, job in jobs.items() if job.serverless and job.state is JobState.CREATING)
+        own = {graph: job for graph, job in jobs.items() if job.serverless and job.state is JobState.CREATING}
+        return {graph: OwnJob(own[graph].id, own[graph].resource_group) for graph in sorted(own)}
 
     async def start_failed(self, graph: GraphId, failed: OwnWorker) -> None:
         if graph in self.tables.snapshots:

@@ -38,8 +38,8 @@ deploys service, worker and migrations on Kubernetes.
 `{"spark.driver.host": "10.0.0.5", "spark.cores.max": "8", "spark.default.parallelism": "8"}`. What a cluster needs:
 
 - Every executor has the worker's Python, with tidefill and its packages (`pip install 'tidefill[workers]'`), at the
-  same path. No code is shipped. On Kubernetes that is an image with Spark's entrypoint and the files of the worker's
-  image (`spark.kubernetes.container.image`).
+  same path. No code is shipped. On Kubernetes the image of the worker serves both: `python -m workers.executor` in it
+  starts an executor. The chart sets all of this with `worker.profiles.<profile>.executors`.
 - Executors reach the driver (`spark.driver.host`), the state store and the databases that tables follow. The embedded
   server listens to loopback only. The state store's login travels to the executors. `spark.authenticate` and
   `spark.network.crypto.enabled` protect it.
@@ -48,7 +48,7 @@ deploys service, worker and migrations on Kubernetes.
 
 A lost executor ends the epoch, and recovery repeats it from the last committed one. Therefore a task runs once, and
 `spark.task.maxFailures`, `spark.speculation` and the like cannot be changed. A worker whose application is removed by
-the cluster is replaced. Tests run a standalone cluster; executors on Kubernetes and YARN are untested.
+the cluster is replaced. Tests run a standalone cluster and executors on Kubernetes; YARN is untested.
 
 **Secrets from files.** `TIDEFILL_SECRETS_DIR` names a directory. Its files have the names of variables in lower case
 (`tidefill_database_url`, `tidefill_api_token`, ..). A variable that is set takes precedence over its file.

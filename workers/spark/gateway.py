@@ -25,7 +25,8 @@ JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _MEMORY: Final = "spark.driver.memory"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
 _CONF_DIRS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-_SPARK: Final = Path(pyspark.__file__).parent
+SPARK: Final = Path(pyspark.__file__).parent
+"""The directory of Spark."""
 
 
 def start_gateway(conf: Mapping[str, str], info: Path) -> "subprocess.Popen[bytes]":
@@ -33,23 +34,26 @@ def start_gateway(conf: Mapping[str, str], info: Path) -> "subprocess.Popen[byte
 
     The JVM writes its port and secret to `info`. Raises FileNotFoundError if there is no Java.
     """
-    classes = laid_out(conf)
     command = [
-        _java(),
-        "-cp",
-        _class_path(conf),
+        *jvm(conf),
         f"-Xmx{conf[_MEMORY]}",
         *_OPTIONS,
-        *((f"-XX:SharedArchiveFile={classes}",) if classes.exists() else ()),
         *shlex.split(conf[JAVA_OPTIONS]),
         "org.apache.spark.deploy.SparkSubmit",
         *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
         "pyspark-shell",
     ]
-    environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_HOME": str(_SPARK)}
+    environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_HOME": str(SPARK)}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603 - no shell
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = _connection(process, info)
     return process
+
+
+def jvm(conf: Mapping[str, str]) -> list[str]:
+    """Return the command of a JVM with Spark's classes, from the CDS archive if there is one."""
+    classes = laid_out(conf)
+    archived = (f"-XX:SharedArchiveFile={classes}",) if classes.exists() else ()
+    return [_java(), "-cp", _class_path(conf), *archived]
 
 
 def laid_out(conf: Mapping[str, str]) -> Path:
@@ -90,7 +94,7 @@ def _java() -> str:
 
 
 def _class_path(conf: Mapping[str, str]) -> str:
-    given = (conf.get(_CLASS_PATH), *map(os.environ.get, _CONF_DIRS), str(_SPARK / "jars" / "*"))
+    given = (conf.get(_CLASS_PATH), *map(os.environ.get, _CONF_DIRS), str(SPARK / "jars" / "*"))
     return os.pathsep.join(filter(None, given))
 
 

@@ -1,17 +1,30 @@
 {{/* The pod of a worker, of the values `worker`: for the Deployment, and as the template of a launcher. */}}
 {{- define "tidefill.workerPod" -}}
+{{- $executors := int .worker.executors }}
+{{- $master := .worker.sparkMaster }}
+{{- $conf := .worker.sparkConf }}
+{{- if $executors }}
+{{- $master = ternary $master "k8s://https://kubernetes.default.svc" (hasPrefix "k8s://" $master) }}
+{{- $conf = merge (deepCopy $conf) (include "tidefill.executorConf" . | fromYaml) }}
+{{- end }}
 metadata:
   labels:
     {{- include "tidefill.labels" .root | nindent 4 }}
     app.kubernetes.io/component: worker
-  {{- with .worker.podAnnotations }}
+  {{- if or .worker.podAnnotations $executors }}
   annotations:
+    {{- with .worker.podAnnotations }}
     {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- if $executors }}
+    # A changed template of executors is a changed template of their worker.
+    tidefill.dev/executor: {{ include "tidefill.executorPod" . | sha256sum | trunc 12 | quote }}
+    {{- end }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "tidefill.serviceAccount" .root }}
+  serviceAccountName: {{ if $executors }}{{ include "tidefill.name" .root }}-driver{{ else }}{{ include "tidefill.serviceAccount" .root }}{{ end }}
   # Only a driver on Kubernetes calls its API: it creates and deletes the pods of its executors.
-  automountServiceAccountToken: {{ hasPrefix "k8s://" .worker.sparkMaster }}
+  automountServiceAccountToken: {{ hasPrefix "k8s://" $master }}
   enableServiceLinks: false
   {{- with .worker.priorityClassName }}
   priorityClassName: {{ . }}
@@ -31,12 +44,20 @@ spec:
       # A launcher gives each pod its identity. Otherwise a container that starts again makes its own.
       env:
         - {name: TIDEFILL_SERVICE_URL, value: "http://{{ include "tidefill.name" .root }}-internal:8700"}
-        - {name: TIDEFILL_SPARK_MASTER, value: {{ .worker.sparkMaster | quote }}}
-        {{- with .worker.sparkConf }}
+        - {name: TIDEFILL_SPARK_MASTER, value: {{ $master | quote }}}
+        {{- if $executors }}
+        - name: POD_NAME
+          valueFrom: {fieldRef: {fieldPath: metadata.name}}
+        - name: POD_NAMESPACE
+          valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+        - name: POD_IP
+          valueFrom: {fieldRef: {fieldPath: status.podIP}}
+        {{- end }}
+        {{- with $conf }}
         - name: TIDEFILL_SPARK_CONF
           value: {{ toJson . | quote }}
         {{- end }}
-        {{- if not (hasPrefix "local" .worker.sparkMaster) }}
+        {{- if not (hasPrefix "local" $master) }}
         # Executors connect to the driver at this name.
         - name: SPARK_LOCAL_HOSTNAME
           valueFrom: {fieldRef: {fieldPath: status.podIP}}
@@ -58,6 +79,11 @@ spec:
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 3
+      {{- if $executors }}
+      ports:
+        - {name: driver, containerPort: 7078}
+        - {name: blocks, containerPort: 7079}
+      {{- end }}
       resources:
         {{- toYaml .worker.resources | nindent 8 }}
       securityContext:
@@ -67,6 +93,9 @@ spec:
         - {name: tmp, mountPath: /tmp}
         - {name: home, mountPath: /var/lib/tidefill}
         - {name: scratch, mountPath: /var/spark}
+        {{- if $executors }}
+        - {name: executor, mountPath: /etc/tidefill, readOnly: true}
+        {{- end }}
   volumes:
     - name: secrets
       secret:
@@ -82,5 +111,12 @@ spec:
     - name: scratch
       emptyDir:
         sizeLimit: {{ .worker.scratchSize }}
+    {{- if $executors }}
+    - name: executor
+      configMap:
+        name: {{ include "tidefill.name" .root }}-worker
+        items:
+          - {key: {{ .profile }}.executor.yaml, path: executor.yaml}
+    {{- end }}
   {{- include "tidefill.placement" .worker | nindent 2 }}
 {{- end -}}

@@ -4,15 +4,15 @@ No controller of Kubernetes stands in between (Job, Deployment), because retries
 own: a second one would work against them. Next: `service.launchers.kubernetes.judge`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from service.domain.launching import LEAVING, HeldUp, Launch, Over, Runs, Seen
+from service.domain.launching import LEAVING, HeldUp, Launch, Over, OwnJob, Runs, Seen
 from service.launchers.kubernetes.client import ApiError, Document, KubernetesClient
 from service.launchers.kubernetes.judge import judge, refusal
 from service.launchers.kubernetes.pods import (
-    SERVERLESS,
+    DATABASE,
     TEMPLATE,
     TemplateError,
     Templates,
@@ -21,10 +21,18 @@ from service.launchers.kubernetes.pods import (
     pod_of,
 )
 from service.ports.clock import Clock
-from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
 
 _KILL_SECONDS: Final = 1
 """A worker that hangs is killed. With 0 its pod would vanish before its node knows of it."""
+
+
+async def profiles(client: KubernetesClient, templates: str) -> Collection[str] | None:
+    """See `service.ports.launcher.Profiles`. `templates` is the name of the ConfigMap."""
+    try:
+        return Templates.of(await client.config_map(templates)).texts.keys()
+    except ApiError:
+        return None
 
 
 class KubernetesCluster:
@@ -66,9 +74,10 @@ class KubernetesCluster:
         for profile in templates.texts:
             if self._checked.get(profile) == self._hashes[profile]:
                 continue
-            graph = GraphId(DATABASE_GRAPH + 1) if profile == SERVERLESS else DATABASE_GRAPH
+            own = None if profile == DATABASE else OwnJob(JobId(0), profile)
+            graph = DATABASE_GRAPH if own is None else GraphId(DATABASE_GRAPH + 1)
             launch = Launch(self.name(graph, 0), graph, 0, self._clock.now())
-            answer = await self._create(launch, profile, templates, dry_run=True)
+            answer = await self._create(launch, own, templates, dry_run=True)
             if answer is None or answer.cause != "unavailable":
                 self._checked[profile] = self._hashes[profile]
                 found[profile] = answer
@@ -82,13 +91,13 @@ class KubernetesCluster:
             return refusal(error)
         return {WorkerId(pod["metadata"]["name"]): self._judge(pod) for pod in found}
 
-    async def start(self, launch: Launch) -> HeldUp | None:
+    async def start(self, launch: Launch, own: OwnJob | None) -> HeldUp | None:
         """See the port. The ConfigMap is read each time, because reinstalling the chart gives it another id."""
         try:
             templates = Templates.of(await self._client.config_map(self._templates))
         except ApiError as error:
             return refusal(error)
-        return await self._create(launch, templates.profile(launch.graph), templates, dry_run=False)
+        return await self._create(launch, own, templates, dry_run=False)
 
     async def end(self, worker: WorkerId, *, kill: bool) -> HeldUp | None:
         """See the port."""
@@ -110,9 +119,11 @@ class KubernetesCluster:
             case _:
                 return found
 
-    async def _create(self, launch: Launch, profile: str, templates: Templates, *, dry_run: bool) -> HeldUp | None:
+    async def _create(
+        self, launch: Launch, own: OwnJob | None, templates: Templates, *, dry_run: bool
+    ) -> HeldUp | None:
         try:
-            pod = pod_of(launch, profile, templates, installation=self._installation, service_url=self._service_url)
+            pod = pod_of(launch, own, templates, installation=self._installation, service_url=self._service_url)
             await self._client.create(pod, dry_run=dry_run)
         except TemplateError as error:
             return HeldUp("template", str(error))

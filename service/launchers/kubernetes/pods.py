@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from service.domain.launching import Launch
+from service.domain.launching import Launch, OwnJob
 from service.launchers.kubernetes.client import Document
 from service.launchers.kubernetes.judge import CONTAINER
-from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
+from service.protocol.ids import GraphId, WorkerId
 
 DATABASE, SERVERLESS = "database", "serverless"
-"""The profiles of workers of the database graph and of single jobs. Without the second, both have the first."""
+"""The profiles of workers of the database graph and of single jobs. Without the second, both have the first. A job may
+name another one as its resource group.
+"""
 NAME_MAX: Final = 63
 """A pod's name is its host name, too."""
 TEMPLATE: Final = "tidefill.dev/template"
@@ -47,9 +49,11 @@ class Templates:
         texts = {name.removesuffix(_ENDING): text for name, text in data.items() if name.endswith(_ENDING)}
         return Templates(config_map["metadata"]["name"], config_map["metadata"]["uid"], texts)
 
-    def profile(self, graph: GraphId) -> str:
-        """Return the profile of a graph's worker."""
-        return SERVERLESS if graph != DATABASE_GRAPH and SERVERLESS in self.texts else DATABASE
+    def profile(self, own: OwnJob | None) -> str:
+        """Return the profile of the worker of a job, or of the database graph (None)."""
+        if own is None:
+            return DATABASE
+        return own.resource_group or (SERVERLESS if SERVERLESS in self.texts else DATABASE)
 
     def hash(self, profile: str) -> str:
         """Return what changes with the template."""
@@ -62,8 +66,11 @@ def pod_name(prefix: str, graph: GraphId, attempt: int, chance: str) -> WorkerId
     return WorkerId(prefix[: NAME_MAX - len(ending)].rstrip("-.") + ending)
 
 
-def pod_of(launch: Launch, profile: str, templates: Templates, *, installation: str, service_url: str) -> Document:
+def pod_of(
+    launch: Launch, own: OwnJob | None, templates: Templates, *, installation: str, service_url: str
+) -> Document:
     """Return the pod of a launch. Raises TemplateError."""
+    profile = templates.profile(own)
     template = _template(profile, templates)
     spec: Mapping[str, Any] = template["spec"]
     metadata: Mapping[str, Any] = template.get("metadata") or {}
@@ -81,6 +88,8 @@ def pod_of(launch: Launch, profile: str, templates: Templates, *, installation: 
                 **(metadata.get("labels") or {}),
                 **labels_of(templates.name, installation),
                 "tidefill.dev/graph": str(launch.graph),
+                "tidefill.dev/resource-group": profile,
+                **({} if own is None else {"tidefill.dev/job": str(own.job)}),
                 TEMPLATE: templates.hash(profile),
             },
             "annotations": metadata.get("annotations") or {},
@@ -113,7 +122,8 @@ def labels_of(templates: str, installation: str) -> Mapping[str, str]:
 def _template(profile: str, templates: Templates) -> Mapping[str, Any]:
     place = f"{profile}{_ENDING} of the ConfigMap {templates.name}"
     if profile not in templates.texts:
-        raise TemplateError(f"there is no template {place}")
+        known = ", ".join(sorted(templates.texts)) or "none"
+        raise TemplateError(f"there is no template {place}. The profiles of workers are: {known}")
     try:
         read: object = json.loads(templates.texts[profile])
     except json.JSONDecodeError as error:

@@ -1,6 +1,6 @@
 """Store the registered workers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.barrier import OwnWorker
 from service.domain.errors import Stale
+from service.domain.launching import OwnJob
 from service.meta_store.documents import printable
 from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import graph as graphs
@@ -18,7 +19,7 @@ from service.meta_store.schema.launches import launch as launches
 from service.ports.records import WorkerRecord
 from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.api import Registration
-from service.protocol.ids import GraphId, WorkerId
+from service.protocol.ids import GraphId, JobId, WorkerId
 
 LISTED: Final = 50
 """How many of the newest workers are listed, in addition to all present ones."""
@@ -97,11 +98,12 @@ class PostgresWorkers(OnConnection):
         gone = await self._connection.execute(delete(workers).where(old).returning(workers.c.id))
         return len(gone.all())
 
-    async def wanted(self) -> Sequence[GraphId]:
+    async def wanted(self) -> Mapping[GraphId, OwnJob]:
         rows = snapshot_backfill.join(job, job.c.id == snapshot_backfill.c.job)
         creating = and_(job.c.serverless, job.c.state == literal_column("'Creating'"), not_(snapshot_backfill.c.merged))
-        found = select(snapshot_backfill.c.graph).select_from(rows).where(creating).order_by(snapshot_backfill.c.graph)
-        return [GraphId(graph) for graph in (await self._connection.execute(found)).scalars()]
+        found = select(snapshot_backfill.c.graph, job.c.id, job.c.resource_group).select_from(rows).where(creating)
+        listed = await self._connection.execute(found.order_by(snapshot_backfill.c.graph))
+        return {GraphId(row.graph): OwnJob(JobId(row.id), row.resource_group) for row in listed}
 
     async def start_failed(self, graph: GraphId, failed: OwnWorker) -> None:
         told = update(snapshot_backfill).where(snapshot_backfill.c.graph == graph)

@@ -84,6 +84,7 @@ class PostgresJobs(OnConnection):
             # The worker may have another number of slots when the job starts.
             rescale_due=new.parallelism is not None,
             serverless=new.serverless,
+            resource_group=new.resource_group,
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
@@ -268,6 +269,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     relations.c.shown,
     relations.c.held_back,
     job_table.c.preparing,
+    job_table.c.resource_group,
 ).join(relations, relations.c.id == job_table.c.relation)
 _WIDTH: Final = len(JOBS.selected_columns)
 

@@ -223,6 +223,7 @@ job = Table(
     Column("state_since", INSTANT),
     Column("serverless", Boolean, nullable=False, server_default=_FALSE),
     Column("preparing", Text),
+    Column("resource_group", Text),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 BLAMED: Final = job.c.failures > literal_column("0")

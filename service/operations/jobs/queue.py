@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from service.domain.barrier import Chore
 from service.domain.errors import Deposed, Refused, Unavailable
@@ -33,7 +34,8 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
     """
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
-        limit = SystemParameters.of(await tx.parameters.all()).max_concurrent_creating_streaming_jobs
+        parameters = SystemParameters.of(await tx.parameters.all())
+        limit = parameters.max_concurrent_creating_streaming_jobs
         line = await tx.queue.line()
         full = 0 < limit <= line.held
         waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
@@ -42,7 +44,8 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         aside.keep({job.id for job in waiting})
         due = aside.due([job.id for job in waiting], now=world.clock.now())
         free = [job for job in waiting if job.name not in taken and job.id in due]
-        starting = _choose(free, held=line.held, limit=limit)
+        own = len(await tx.workers.wanted()) if parameters.serverless_workers_max else 0
+        starting = _choose(free, Places(line.held, limit), Places(own, parameters.serverless_workers_max))
         for job in free:
             if job.state is JobState.INITIAL and job not in starting:
                 # A concurrent cancel must not keep the other jobs out of the queue.
@@ -73,14 +76,28 @@ async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: S
         world.starting.difference_update(outputs)
 
 
-def _choose(waiting: Sequence[Job], *, held: int, limit: int) -> list[Job]:
-    """Return the jobs to start, in queue order. A limit of 0 means no limit."""
+@dataclass(slots=True)
+class Places:
+    """Places of which `taken` are taken. A limit of 0 means no limit."""
+
+    taken: int
+    limit: int
+
+    @property
+    def free(self) -> bool:
+        """Whether there is one more."""
+        return self.limit == 0 or self.taken < self.limit
+
+
+def _choose(waiting: Sequence[Job], permits: Places, workers: Places) -> list[Job]:
+    """Return the jobs to start, in queue order. A job that waits for a worker of its own lets others pass."""
     chosen: list[Job] = []
     for job in waiting:
         if not _takes_permit(job):
             chosen.append(job)
-        elif limit == 0 or held < limit:
-            held += 1
+        elif permits.free and (not job.serverless or workers.free):
+            permits.taken += 1
+            workers.taken += job.serverless
             chosen.append(job)
     return chosen
 

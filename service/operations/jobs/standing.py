@@ -58,6 +58,7 @@ async def progress_of(
             scans := known.scans.get(job.id, ()),
             started=any(scan.at is not None for scan in scans),
             queue_place=known.places.get(job.id),
+            queued_by=job.queued_by,
             paused=known.graphs[graph := known.graph_of(job)].paused,
             recovering=recovering[graph],
             snapshot=None if job.id not in snapshots else _snapshot(snapshots[job.id], layouts[job.id], committed),

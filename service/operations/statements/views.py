@@ -4,7 +4,7 @@ Next: `service.sql.views.bind`, then `service.operations.jobs.lifecycle`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from service.domain.adaptive import AUTO
@@ -15,7 +15,15 @@ from service.domain.parallelism import Parallelism, check_positions, check_vnode
 from service.domain.placement import blocks
 from service.domain.roles import Role
 from service.domain.stage_engine import asked_engine
-from service.domain.strategy import Strategy, check_key, check_serverless, check_tied, chosen
+from service.domain.strategy import (
+    Strategy,
+    check_key,
+    check_profiles,
+    check_resource_group,
+    check_serverless,
+    check_tied,
+    chosen,
+)
 from service.operations.commands.limits import asked_limit, first_limit
 from service.operations.jobs import lifecycle
 from service.operations.jobs.lifecycle import Asked
@@ -220,6 +228,8 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
         serverless = session.get("enable_serverless_backfill") == "true"
     if serverless:
         check_serverless(strategy, own_workers=world.own_workers)
+    if statement.resource_group is not None:
+        await _check_group(world, statement.resource_group, serverless=serverless)
     found = await _read(world, statement)
     if await _staged(world, statement, found):
         staged = await _planned_stages(call, statement, strategy, kind, found)
@@ -236,7 +246,16 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     tied = strategy.scan_type is ScanType.BACKFILL
     asked = (None, None) if tied else (normal(session, relation.kind), for_backfill(session))
     new = NewJob(relation, statement.text, background, fragments, *asked, order, found.views, serverless, hidden)
+    new = replace(new, resource_group=statement.resource_group)
     return _Planned(new, bound, strategy, named_order)
+
+
+async def _check_group(world: World, group: str, *, serverless: bool) -> None:
+    """Raise Invalid if the job's worker cannot have this profile."""
+    if serverless:
+        check_profiles(has_profiles=world.profiles is not None)
+    known = None if world.profiles is None else await world.profiles()
+    check_resource_group(group, known, serverless=serverless)
 
 
 async def _planned_stages(
@@ -333,7 +352,7 @@ async def _taken(world: World, statement: CreateMaterializedView, kind: Relation
 async def _started(world: World, job: JobId, gone: Gone | None) -> tuple[str, ...]:
     started = await lifecycle.first_barrier(world, job, gone=gone)
     if started.state is JobState.QUEUED:
-        return (f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",)
+        return (f"job {job} is queued: {started.queued_by} is reached",)
     if started.state is JobState.CREATING and started.serverless:
         return (f"job {job} is created by a worker of its own, which is started now",)
     return ()

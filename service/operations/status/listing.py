@@ -302,6 +302,7 @@ def _job(found: Job, progress: JobProgress, waiting: Waiting | None, broken: Bro
         error=found.error,
         parallelism=None if found.parallelism is None else str(found.parallelism),
         backfill_parallelism=None if found.backfill_parallelism is None else str(found.backfill_parallelism),
+        resource_group=found.resource_group,
         failures=found.failures,
         recoveries=found.recoveries,
         state_since=found.state_since,

@@ -78,6 +78,8 @@ class JobView:
     """The requested parallelism after the job is created, null for a table."""
     backfill_parallelism: str | None
     """The requested parallelism until then, null if it is the same."""
+    resource_group: str | None
+    """The requested profile of the job's own worker, null if there was none."""
     failures: int
     recoveries: int
     state_since: datetime | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from service.domain.launching import Facts, HeldUp, Launch, Steps, decide
+from service.domain.launching import Facts, HeldUp, Launch, OwnJob, Steps, decide
 from service.operations.upkeep.launching import record
 from service.operations.world import World
 from service.ports.launcher import Cluster, Ended
@@ -50,7 +50,8 @@ class Supervision:
         async with self.world.stores.begin(term) as tx:
             self.world.attention.missed(asked, self.world.clock.monotonic())
             known = await tx.workers.all(now=now, lease=self._patience())
-            wanted = [DATABASE_GRAPH, *await tx.workers.wanted()]
+            own = await tx.workers.wanted()
+            wanted = [DATABASE_GRAPH, *own]
             facts = Facts(
                 now=now,
                 launches=await tx.launches.all(),
@@ -69,7 +70,7 @@ class Supervision:
         if not isinstance(seen, HeldUp):
             for launch in launches:
                 if launch.posted_at is None and launch.end is None and launch.graph in wanted:
-                    await self._start(launch, term)
+                    await self._start(launch, own.get(launch.graph), term)
             await self._delete(steps)
         return CHANGING if steps.changing else STEADY
 
@@ -113,8 +114,8 @@ class Supervision:
             facts = {"worker": launch.worker, "graph": launch.graph, "cause": held.cause, "text": held.text}
             await tx.events.append("worker.held_up", facts, now=now)
 
-    async def _start(self, launch: Launch, term: Term) -> None:
-        found, now = await self.cluster.start(launch), self.world.clock.now()
+    async def _start(self, launch: Launch, own: OwnJob | None, term: Term) -> None:
+        found, now = await self.cluster.start(launch, own), self.world.clock.now()
         changed = launch.holding(found, now=now)
         if found is None:
             changed = replace(changed, posted_at=now)

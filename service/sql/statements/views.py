@@ -13,7 +13,7 @@ from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind, syntax_error
 from service.sql.text.tree import Tree, parse_tree
 
 _SERVERLESS: Final = "cloud.serverless_backfill_enabled"
-_OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order", _SERVERLESS})
+_OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order", "resource_group", _SERVERLESS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class CreateMaterializedView(Statement):
 
     `options` are the WITH options as written, by name; `backfill_rate_limit` and `order` are their parsed values.
     `limited` is True if the statement gives a limit (None: unlimited). Otherwise the session's limit applies. If
-    `serverless` is None, the session decides about the worker too.
+    `serverless` is None, the session decides about the worker too. `resource_group` is the profile of its worker.
     """
 
     name: str
@@ -52,6 +52,7 @@ class CreateMaterializedView(Statement):
     backfill_rate_limit: Asked = None
     order: BackfillOrder = BackfillOrder()
     serverless: bool | None = None
+    resource_group: str | None = None
     sql: str = field(default="", compare=False)
     """The query as written."""
 
@@ -91,6 +92,7 @@ def _create(cursor: Cursor) -> CreateMaterializedView:
         backfill_rate_limit=rate_limit(options.get("backfill_rate_limit")),
         order=order,
         serverless=options[_SERVERLESS].boolean() if _SERVERLESS in options else None,
+        resource_group=options["resource_group"].string() if "resource_group" in options else None,
     )
 
 

@@ -11,10 +11,10 @@ import yaml
 
 from service.bootstrap import DRAIN
 from service.domain.claims import oidc_rules
-from service.domain.launching import Launch
+from service.domain.launching import Launch, OwnJob
 from service.domain.roles import Role
 from service.launchers.kubernetes.pods import Templates, pod_name, pod_of
-from service.protocol.ids import DATABASE_GRAPH, GraphId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from service.settings import Settings as ServiceSettings
 from tests.support.dashboard import dashboard
 from tests.support.helm import find_helm
@@ -103,7 +103,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "secret value": {"secrets": {"apiToken": "hush"}},
     "spark master": {"worker": {"sparkMaster": "yarn"}},
     "launcher": {"worker": {"launcher": "jobs"}},
-    "profile": {"worker": {"profiles": {"cheap": {}}}},
+    "profile": {"worker": {"profiles": {"Cheap ones": {}}}},
     "value of a profile": {"worker": {"profiles": {"database": {"logLevel": "debug"}}}},
     "spark conf": {"worker": {"sparkConf": {"spark.hadoop.fs.s3a.secret.key": "hush"}}},
     "quantity": {"worker": {"resources": {"limits": {"memory": "much"}}}},
@@ -388,10 +388,11 @@ def test_the_service_makes_valid_pods_of_the_templates(helm: Path) -> None:
     (config_map,) = _of(_rendered(helm, VALUE_SETS["launcher"]), "ConfigMap")
     config_map["metadata"]["uid"] = "5a0c1f3e-0000-4000-8000-000000000001"
     templates = Templates.of(config_map)
-    for graph, profile in ((DATABASE_GRAPH, "database"), (GraphId(7), "serverless")):
-        assert templates.profile(graph) == profile
+    its_job = OwnJob(JobId(9))
+    for graph, own, profile in ((DATABASE_GRAPH, None, "database"), (GraphId(7), its_job, "serverless")):
+        assert templates.profile(own) == profile
         launch = Launch(pod_name(templates.name, graph, 1, "ab12"), graph, 1, NOW)
-        pod = pod_of(launch, profile, templates, installation="i", service_url="http://release-internal:8700")
+        pod = pod_of(launch, own, templates, installation="i", service_url="http://release-internal:8700")
         kubernetes_validate.validate(dict(pod), KUBERNETES, strict=True)
         assert pod["metadata"]["name"] == f"release-worker-g{graph}-1-ab12"
         variables = [one["name"] for one in pod["spec"]["containers"][0]["env"]]

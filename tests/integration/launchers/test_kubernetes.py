@@ -168,6 +168,7 @@ async def test_the_leader_creates_a_pod_that_knows_who_it_is(tides: Tides) -> No
         "tidefill.dev/installation": INSTALLATION,
         "tidefill.dev/templates": TEMPLATES,
         "tidefill.dev/graph": "1",
+        "tidefill.dev/resource-group": "database",
         "tidefill.dev/template": pod["metadata"]["labels"]["tidefill.dev/template"],
     }
     assert pod["metadata"]["annotations"] == {"example.com/team": "data"}
@@ -186,6 +187,30 @@ async def test_the_leader_creates_a_pod_that_knows_who_it_is(tides: Tides) -> No
     await tides.register(launch)
     assert await tides.look(3) == STEADY
     assert len(tides.api.made("POST")) == 1
+
+
+async def test_a_job_names_the_profile_of_its_worker(tides: Tides) -> None:
+    tides.stores.tables.jobs.put(
+        tides.job, replace(row := tides.stores.tables.jobs[tides.job], job=replace(row.job, resource_group="big"))
+    )
+    await tides.started()
+    graph = await tides.graph_of_the_job()
+    await tides.look()
+    (launch,) = await tides.launches(graph)
+    assert launch.held is not None
+    assert launch.held.cause == "template"
+    assert "big.json of the ConfigMap tides-worker. The profiles of workers are: database, serverless" in (
+        await tides.why()
+    )
+    tides.api.put_config_map(
+        TEMPLATES,
+        {"database.json": template(), "serverless.json": template(), "big.json": template("tidefill/worker:3")},
+    )
+    await tides.look(2)
+    labels = tides.api.pods[launch.worker]["metadata"]["labels"]
+    assert labels["tidefill.dev/resource-group"] == "big"
+    assert labels["tidefill.dev/job"] == str(tides.job)
+    assert tides.api.pods[launch.worker]["spec"]["containers"][1]["image"] == "tidefill/worker:3"
 
 
 async def test_a_leader_that_dies_after_its_intent_is_followed_by_one_that_creates_the_same_pod(tides: Tides) -> None:

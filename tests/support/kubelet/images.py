@@ -59,7 +59,17 @@ def tidefill_service(launch: Launch) -> Program:
 
 
 def tidefill_worker(launch: Launch) -> Program:
-    """The worker of this repository, with the Spark configuration of the tests where the container has none."""
-    given = {name: value for name, value in os.environ.items() if name == "TIDEFILL_SPARK_CONF"}
-    own = {"PYTHONPATH": str(_ROOT), "PYSPARK_PYTHON": sys.executable}
-    return Program((sys.executable, "-m", "workers", *launch.args), {**given, **launch.environment, **own})
+    """The worker of this repository, or another command of its image.
+
+    It has the Spark configuration of the tests where the container has none.
+    """
+    conf = launch.environment.get("TIDEFILL_SPARK_CONF", os.environ.get("TIDEFILL_SPARK_CONF", "{}"))
+    # Paths inside of a setting are not those of this machine.
+    for path, directory in launch.mounts.items():
+        conf = conf.replace(f'"{path}/', f'"{directory}/')
+    own = {"PYTHONPATH": str(_ROOT), "PYSPARK_PYTHON": sys.executable, "TIDEFILL_SPARK_CONF": conf}
+    if account := launch.mounts.get(ACCOUNT):
+        own["KUBERNETES_AUTH_SERVICEACCOUNT_TOKEN"] = str(account / "token")
+        own["KUBERNETES_CERTS_CA_FILE"] = str(account / "ca.crt")
+    (_, *arguments) = launch.command or ("python", "-m", "workers")
+    return Program((sys.executable, *arguments, *launch.args), {**launch.environment, **own})

@@ -75,6 +75,7 @@ def test_system_parameters_are_read_from_texts() -> None:
         ("barrier_interval_ms", 50, 3_600_000),
         ("checkpoint_frequency", 1, 10_000),
         ("max_concurrent_creating_streaming_jobs", 0, 100_000),
+        ("serverless_workers_max", 0, 100_000),
         ("backfill_auto_floor", 1, 2_147_483_647),
         ("backfill_auto_connections_percent", 0, 100),
         ("backfill_auto_probe_http_status", 100, 599),

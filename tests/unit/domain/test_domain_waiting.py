@@ -66,6 +66,15 @@ def around(**of_graph: object) -> Around:
             Waiting(Reason.QUEUE, "queued at place 3: max_concurrent_creating_streaming_jobs is reached", BEGAN),
         ),
         (
+            replace(JOB, state=JobState.QUEUED, serverless=True),
+            WELL,
+            Waiting(
+                Reason.QUEUE,
+                "queued at place 3: max_concurrent_creating_streaming_jobs or serverless_workers_max is reached",
+                BEGAN,
+            ),
+        ),
+        (
             replace(JOB, state=JobState.CANCELLING),
             WELL,
             Waiting(Reason.STOP, "a barrier has yet to stop its actors", BEGAN),

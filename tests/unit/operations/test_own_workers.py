@@ -147,6 +147,27 @@ async def test_it_is_started_once_its_job_holds_a_permit_and_by_the_leader_alone
     assert await cluster.look(leading=False) == ([DATABASE_GRAPH, graph], [DATABASE_GRAPH])
 
 
+async def test_a_job_queues_for_its_worker_and_lets_others_pass(cluster: Cluster) -> None:
+    async with cluster.stores.begin() as tx:
+        await tx.parameters.set("max_concurrent_creating_streaming_jobs", "0")
+        await tx.parameters.set("serverless_workers_max", "1")
+        table = await tx.catalog.named("t")
+        assert table is not None
+        shared = await tx.jobs.add(replace(serverless("c", table.relation.id), serverless=False), now=NOW)
+    assert await queue.start_jobs(cluster.world, term=cluster.term) == 2
+    async with cluster.stores.begin() as tx:
+        assert [job.name for job in await tx.jobs.where({JobState.CREATING})] == ["a", shared.name]
+        assert list(await tx.queue.waiting()) == [cluster.b]
+    assert await queue.start_jobs(cluster.world, term=cluster.term) == 0
+    # The worker of the first job ends with its merge, before the job does.
+    async with cluster.stores.begin() as tx:
+        (graph,) = await tx.workers.wanted()
+        await tx.partial_graphs.merge(graph)
+    assert await queue.start_jobs(cluster.world, term=cluster.term) == 1
+    async with cluster.stores.begin() as tx:
+        assert not await tx.queue.waiting()
+
+
 async def test_one_that_another_service_started_is_enough_and_is_kept(cluster: Cluster) -> None:
     """A new leader goes on with the worker of the last one; when that is gone, it starts its own."""
     graph = await cluster.start()

@@ -1,5 +1,8 @@
 """What is said of a statement that needs a worker where none is alive (H4)."""
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import pytest
 
 from service.domain.errors import Invalid, Unavailable
@@ -33,3 +36,23 @@ async def test_h4_what_needs_no_worker_is_refused_before_one_is_asked() -> None:
     with pytest.raises(Invalid, match="Serverless Backfill is disabled"):
         await dispatch.run(alone, text, session={}, asked_by=A_TEST)
     assert alone.clock.monotonic() == 0
+
+
+async def test_a_resource_group_is_a_profile_of_the_worker_of_one_job() -> None:
+    stores = FakeStores(StillClock().now)
+    async with stores.begin() as tx:
+        await add_created(tx, new_table("t"))
+    text = "create materialized view m with ({}resource_group = 'huge') as select * from t"
+    shared, own = text.format(""), text.format("cloud.serverless_backfill_enabled = true, ")
+
+    async def listed() -> Collection[str]:
+        return {"serverless", "big"}
+
+    processes = world_of(stores, own_workers=True)
+    pods = replace(processes, profiles=listed)
+    with pytest.raises(Invalid, match="SET enable_serverless_backfill = true, or leave the option out"):
+        await dispatch.run(pods, shared, session={}, asked_by=A_TEST)
+    with pytest.raises(Invalid, match="this service starts workers as processes"):
+        await dispatch.run(processes, own, session={}, asked_by=A_TEST)
+    with pytest.raises(Invalid, match=r'"huge" does not exist\. The profiles of workers are: big, serverless'):
+        await dispatch.run(pods, own, session={}, asked_by=A_TEST)

@@ -209,6 +209,15 @@ def test_a_view_asks_for_a_worker_of_its_own(options: str, serverless: bool | No
 
 
 @pytest.mark.parametrize(
+    ("options", "group"), [("resource_group = 'big-ones'", "big-ones"), ("backfill_rate_limit = 1", None)]
+)
+def test_a_view_names_the_profile_of_its_worker(options: str, group: str | None) -> None:
+    statement = parse(WITH.format(options))
+    assert isinstance(statement, CreateMaterializedView)
+    assert statement.resource_group == group
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (
