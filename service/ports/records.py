@@ -216,6 +216,8 @@ class NewJob:
     serverless: bool = False
     """The job is created by its own worker."""
     hidden: tuple[Relation, ...] = ()
+    traceparent: str | None = None
+    """The request that asks for it, as a W3C context, if traces are made."""
 
     def __post_init__(self) -> None:
         """Check that `order` names only nodes of scans. The scans after another one would wait for ever."""
