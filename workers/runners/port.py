@@ -6,8 +6,8 @@ Next: `workers.runners.running`, which calls them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Lock
@@ -87,9 +87,16 @@ class RunningEpoch:
             self.inserted[relation] += inserted
             self.written[relation] += inserted + ended
 
-    def worked(self, name: str, since: float) -> None:
-        """Record a part of the epoch's work that began at `since` and ends now."""
-        if self.work is not None:
+    @contextmanager
+    def working(self, name: str) -> Generator[None]:
+        """Record how long a part of the epoch's work takes, if anybody asks."""
+        if self.work is None:
+            yield
+            return
+        since = self.clock()
+        try:
+            yield
+        finally:
             began, ms = (since - self.began) * 1000, (self.clock() - since) * 1000
             self.work.append(Work(name=name, began_ms=began, ms=ms))
 

@@ -112,16 +112,15 @@ class _Running:
         return first
 
     def _one(self, place: Place) -> Reports | Exception:
-        began, what = self.epoch.clock(), f"{place[0].name.lower()} {place[2] or place[1]}"
+        what = f"{place[0].name.lower()} {place[2] or place[1]}"
         try:
-            return self.runners[place].run(self.epoch)
+            with self.epoch.working(what):
+                return self.runners[place].run(self.epoch)
         except Exception as error:  # noqa: BLE001 - raised again by `run`
             job = error.job if isinstance(error, JobFailedError) else None
             # Without the error's text, which the worker logs once for the epoch.
             log.warning("scan.failed", what=what, job=job, error=type(error).__name__)
             return error
-        finally:
-            self.epoch.worked(what, began)
 
     def _ending(self, error: JobFailedError, *, alone: bool) -> JobFailedError:
         """Return an error that ends the epoch at once, with the earlier failures of other jobs in `others`."""
