@@ -71,6 +71,7 @@ from service.sources.replication import PostgresReplication
 from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from service.telemetry.log import configure, logger
+from service.traces_choice import check_installed, traces_of
 
 log = logger("bootstrap")
 
@@ -92,6 +93,8 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
+    if settings.otel:
+        check_installed()
     rules = oidc_rules(settings.oidc_issuer, settings.oidc_audience, settings.oidc_role_claim, settings.oidc_roles)
     check_bind(settings.host, secured=settings.api_token is not None or rules is not None)
     stop = _stop_at_signals()
@@ -100,7 +103,7 @@ async def _serve(settings: Settings) -> None:
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
         holder = str(uuid.uuid4())  # noqa: TID251 - identities are made here
         exchange = await stack.enter_async_context(_exchanging(database_url, holder))
-        wired = await _wired(stack, settings, database_url, exchange)
+        wired = await _wired(stack, settings, database_url, exchange, holder)
         world = wired.world
         schedule = Schedule(wired.reserved, holder, None, stop)
         ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
@@ -234,22 +237,26 @@ class _Wired:
     """None if workers are no pods."""
 
 
-async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, exchange: Exchange) -> _Wired:
+async def _wired(
+    stack: AsyncExitStack, settings: Settings, database_url: str, exchange: Exchange, holder: str
+) -> _Wired:
     await asyncio.to_thread(migrate, database_url)
     engine = _engine(stack, database_url, "tidefill-service")
     pools = await _pools(stack, settings, database_url, engine)
     parsers = ParserProcesses()
     stack.push_async_callback(parsers.close)
     client = kubernetes(stack, settings) if settings.launcher == "kubernetes" else None
+    installation = await remembered(engine, "installation", proposed=str(uuid.uuid4()))  # noqa: TID251 - made here
     world = _world(settings, pools, PostgresStores(engine), parsers, exchange)
-    world = replace(world, profiles=profiles_of(client, settings))
+    traces = traces_of(stack, settings, installation, holder, world.metrics)
+    world = replace(world, profiles=profiles_of(client, settings), traces=traces)
     return _Wired(
         world,
         replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader"))),
         PostgresReader(pools.probe),
         SecretStr(pools.url),
         _read_login(pools.read_url),
-        await remembered(engine, "installation", proposed=str(uuid.uuid4())),  # noqa: TID251 - identities are made here
+        installation,
         client,
     )
 
@@ -383,7 +390,9 @@ def _uvicorn(
     )
 
     return uvicorn.Config(
-        create_app(wired.world, settings=api, ready=ready, reserved=wired.reserved, bearers=bearers),
+        create_app(
+            wired.world, settings=api, ready=ready, reserved=wired.reserved, bearers=bearers, traces=wired.world.traces
+        ),
         host=settings.host,
         port=settings.port,
         log_config=None,

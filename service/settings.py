@@ -78,6 +78,12 @@ class Settings(BaseSettings):
     """The format of the service's log: `console` or `json`."""
     log_level: LogLevel = "info"
     """The lowest level that the service, and the workers that it starts, log."""
+    otel: bool = False
+    """`on`: traces are sent to an OpenTelemetry collector (`docs/operations.md`). Its address is the standard variable
+    OTEL_EXPORTER_OTLP_ENDPOINT. Needs `pip install 'tidefill[otel]'`.
+    """
+    otel_ratio: float = Field(default=0.01, ge=0, le=1)
+    """The share of epochs and requests that are traced. Jobs, epochs with a mutation and slow ones always are."""
     dml_waiting_max: int = Field(default=20_000, gt=0)
     """How many statements may wait for an epoch, as while a worker restarts. Others are refused with 503."""
     dml_waiting_bytes_max: int = Field(default=256 << 20, gt=0)

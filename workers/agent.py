@@ -7,7 +7,7 @@ first hand its graphs over (`leave`). Next: `workers.graph`.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
@@ -180,13 +181,14 @@ class Agent:
             log.info("answer.late", graph=barrier.graph, epoch=barrier.curr, generation=barrier.generation)
 
     def _run_epoch(self, executor: Executor, barrier: Barrier) -> Collected | Failed | None:
-        try:
-            collected = executor.run(barrier)
-        except Exception as error:
-            log.exception("epoch.failed", epoch=barrier.curr, generation=barrier.generation)
-            return self.explain(barrier, error)
-        log.debug("epoch.collected", epoch=barrier.curr, timings_ms=collected.timings_ms)
-        return collected
+        with bound_contextvars(**_told(barrier)):
+            try:
+                collected = executor.run(barrier)
+            except Exception as error:
+                log.exception("epoch.failed")
+                return self.explain(barrier, error)
+            log.debug("epoch.collected", timings_ms=collected.timings_ms)
+            return collected
 
     def _answer_questions(self) -> None:
         while not self.stop.is_set():
@@ -228,3 +230,9 @@ class Agent:
                 log.warning("service.away", error=str(error), failures=failures)
                 if self.stop.wait(min(0.1 * 2**failures, 2.0)):
                     raise StaleWorkerError from error
+
+
+def _told(barrier: Barrier) -> Mapping[str, int | str]:
+    """Return what every log line of an epoch carries."""
+    told: dict[str, int | str] = {"graph": barrier.graph, "epoch": barrier.curr, "generation": barrier.generation}
+    return told if barrier.traceparent is None else told | {"trace_id": barrier.traceparent.split("-")[1]}

@@ -162,6 +162,7 @@ class GraphExecutor:
             lambda: self._spark_turn(barrier.curr),
             sum(runner.readers(paused=self.paused) for runner in self.runners.values()),
             {job: replay.reading(upto) for job, replay in self.replays.items()},
+            work=None if barrier.traceparent is None else [],
         )
 
     def _replay_upto(self, barrier: Barrier) -> Epoch | None:
@@ -197,6 +198,7 @@ class GraphExecutor:
             ),
             timings_ms=epoch.timings_ms,
             consumed=consumed,
+            work=epoch.longest_work(),
         )
 
     @property

@@ -15,12 +15,13 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
 from service.domain.roles import Role
+from service.domain.trace import SpanContext, parse_traceparent
 from service.operations.auditing import admit
 from service.operations.world import World
 from service.ports.audit import Asker, AuditedCall
+from service.telemetry.log import bind
 
 _REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
-_TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,11 @@ def is_open(path: str, patterns: Collection[re.Pattern[str]]) -> bool:
 
 def _call(request: Request, world: World, *, discreet: bool) -> AuditedCall:
     headers = Headers(scope=request.scope)
-    request_id, trace = headers.get("x-request-id", ""), _TRACE.fullmatch(headers.get("traceparent", ""))
+    request_id = headers.get("x-request-id", "")
+    span = cast("SpanContext | None", getattr(request.state, "span", None))
+    trace = span or parse_traceparent(headers.get("traceparent", ""))
+    if trace is not None:
+        bind(trace_id=trace.trace)
     return AuditedCall(
         at=world.clock.now(),
         method=request.method,
@@ -88,5 +93,6 @@ def _call(request: Request, world: World, *, discreet: bool) -> AuditedCall:
         target=", ".join(map(str, request.path_params.values())) or None,
         discreet=discreet,
         request_id=request_id if _REQUEST_ID.fullmatch(request_id) else None,
-        trace_id=None if trace is None else trace[1],
+        trace_id=None if trace is None else trace.trace,
+        traceparent=None if span is None else span.traceparent,
     )

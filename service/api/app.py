@@ -30,9 +30,11 @@ from service.api.routes import (
     tokens,
 )
 from service.api.settings import ApiSettings
+from service.api.tracing import Traced
 from service.api.uploads import Uploads
 from service.operations.world import World
 from service.ports.bearers import Bearers
+from service.telemetry.traces import Traces
 
 VERSION = "0.1.0"
 _PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events, tokens, audit)
@@ -46,9 +48,11 @@ def create_app(
     ready: probes.Checks,
     reserved: World | None = None,
     bearers: Bearers | None = None,
+    traces: Traces | None = None,
 ) -> FastAPI:
     """Return the ASGI app. `ready` runs the readiness checks and returns `ok` or the fault of each, by name. `reserved`
     is the world for the calls of workers, if they have another one. `bearers` recognises JWTs, if there is an issuer.
+    `traces` makes the spans of requests, if there are to be some.
     """
     app = FastAPI(
         title="tidefill",
@@ -75,17 +79,21 @@ def create_app(
     secured = settings.api_token is not None or bearers is not None
     app.openapi = openapi.document(app, token=secured)
     # The document of the API is made without a world.
-    _guard(app, settings, lambda: world.clock.monotonic(), loopback_only=not secured)  # noqa: PLW0108
+    _guard(app, settings, lambda: world.clock.monotonic(), traces, loopback_only=not secured)  # noqa: PLW0108
     return app
 
 
-def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float], *, loopback_only: bool) -> None:
+def _guard(
+    app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float], traces: Traces | None, *, loopback_only: bool
+) -> None:
     """Add the middleware that every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
     # Bodies that arrive take at most half of the calls' places.
     uploads_max = min(settings.uploads_max, max(1, settings.calls_max // 2))
     app.add_middleware(Uploads, uploads_max=uploads_max, monotonic=monotonic)
     app.add_middleware(Crowd, calls_max=settings.calls_max)
+    if traces is not None:
+        app.add_middleware(Traced, traces=traces)
     app.add_middleware(Callers, credentials=app.state.credentials, open_paths=access.check(ROUTERS))
     if settings.allowed_origins:
         app.add_middleware(

@@ -39,6 +39,7 @@ from service.protocol.dml import StatementResult
 from service.protocol.ids import JobId, RelationId, StatementId
 from service.protocol.table_format import POSTGRES, Capabilities
 from service.telemetry.metrics import Metrics, Stage
+from service.telemetry.traces import Traces
 
 RECORDED_EVERY_SECONDS = 60.0
 """How often the audit trail tells of DML and refusals of one kind by one actor. It bounds the size of the trail."""
@@ -114,6 +115,8 @@ class World:
     """Relations whose tables this process is creating. They are not cleaned up yet, because the table may appear after
     its clean-up.
     """
+    traces: Traces | None = None
+    """Makes traces. None: it is off, and costs nothing."""
     metrics: Metrics = field(default_factory=Metrics)
     """Metrics of the epochs that this process commits and publishes while it leads."""
     epochs: Epochs = field(default_factory=Epochs)

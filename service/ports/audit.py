@@ -24,7 +24,8 @@ class AuditedCall:
     """What the audit trail tells of a call.
 
     `route` is the template of the path, `target` the name or id of what the call is about. `statement` is a statement,
-    or a body as JSON, and holds no secret. Only admins see a `discreet` call.
+    or a body as JSON, and holds no secret. Only admins see a `discreet` call. `traceparent` is the W3C context of the
+    call's own span, set while traces are made.
     """
 
     at: datetime
@@ -35,6 +36,7 @@ class AuditedCall:
     discreet: bool = False
     request_id: str | None = None
     trace_id: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

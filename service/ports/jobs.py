@@ -49,6 +49,10 @@ class Jobs(Protocol):
         """Lock the row and apply `service.domain.job.after`. Raises IllegalTransition, NotFound."""
         ...
 
+    async def take_traced(self) -> Sequence[tuple[Job, str]]:
+        """Return the jobs with a `traceparent` whose creation has ended, with it, and forget it. A few at a time."""
+        ...
+
 
 class JobQueue(Protocol):
     """The jobs that have not started."""

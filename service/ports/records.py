@@ -218,6 +218,8 @@ class NewJob:
     hidden: tuple[Relation, ...] = ()
     resource_group: str | None = None
     """The profile of that worker."""
+    traceparent: str | None = None
+    """The request that asks for it, as a W3C context, if traces are made."""
 
     def __post_init__(self) -> None:
         """Check that `order` names only nodes of scans. The scans after another one would wait for ever."""

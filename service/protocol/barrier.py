@@ -29,7 +29,7 @@ class Barrier(BaseModel):
     `interval_ms` is the barrier interval. `overhead_ms` is the time that recent barriers took outside the worker. A
     scan derives its time slice from both. `replay_upto` is set in the graph of a snapshot job whose table is loaded
     and indexed. It is the epoch up to which the worker may replay the upstreams' change log; the database graph has
-    committed it.
+    committed it. `traceparent` is the W3C context of the epoch's root span, set while traces are made.
 
     Invariants: `prev < curr`; an initial barrier carries an `Add`.
     """
@@ -47,6 +47,7 @@ class Barrier(BaseModel):
     interval_ms: int = 1000
     overhead_ms: int = 0
     replay_upto: EpochField | None = None
+    traceparent: str | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

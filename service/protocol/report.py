@@ -4,7 +4,7 @@ Answers are idempotent by (worker, generation, epoch). The first answer counts a
 refuses an answer of an older generation (I7).
 """
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, TypeAdapter
 
@@ -25,6 +25,9 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.plan import VnodePosition
+
+WORK_MAX: Final = 100
+"""The most parts of an epoch's work in one answer."""
 
 
 class _Value(BaseModel):
@@ -72,6 +75,16 @@ class RelationReport(_Value):
     key_count_delta: int = Field(ge=-COUNT_MAX, le=COUNT_MAX)
 
 
+class Work(_Value):
+    """A part of an epoch's work, in milliseconds since the epoch began in the worker. `name` says what ran, with its id
+    (`scan 7`), and nothing of the data.
+    """
+
+    name: Annotated[str, Field(max_length=50)]
+    began_ms: FiniteFloat
+    ms: FiniteFloat
+
+
 class _Answer(_Value):
     worker: WorkerId
     graph: Bigint[GraphId]
@@ -83,7 +96,8 @@ class Collected(_Answer):
     """Every actor passed the barrier. `reports` are what its fragments report. A kind of fragment has its own report.
 
     `timings_ms` has milliseconds by stage, for users and metrics. `consumed` is set by the graph of a snapshot job
-    whose snapshot is read: the epoch up to which it replayed the change log.
+    whose snapshot is read: the epoch up to which it replayed the change log. `work` is empty unless the barrier has a
+    `traceparent`.
     """
 
     type: Literal["reported"] = "reported"
@@ -92,6 +106,7 @@ class Collected(_Answer):
     relations: Annotated[tuple[RelationReport, ...], FailFast()] = ()
     timings_ms: dict[str, FiniteFloat] = Field(default_factory=dict)
     consumed: EpochField | None = None
+    work: Annotated[tuple[Work, ...], Field(max_length=WORK_MAX), FailFast()] = ()
 
     def of(self, kind: Kind[Report]) -> tuple[Report, ...]:
         """Return the reports of one kind."""

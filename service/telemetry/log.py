@@ -5,6 +5,10 @@ import sys
 from typing import Literal
 
 import structlog
+from structlog.contextvars import bind_contextvars as bind
+from structlog.contextvars import bound_contextvars as bound
+
+__all__ = ["bind", "bound", "configure", "logger"]
 
 
 def logger(area: str) -> structlog.stdlib.BoundLogger:

@@ -9,7 +9,7 @@ store, so they are right in every service process.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -66,6 +66,9 @@ class Metrics:
         )
         self.stalls = Stalls(self._registry)
         self.leader = Gauge("tidefill_leader", "1 while this service leads, otherwise 0.", registry=self._registry)
+        self.spans_dropped = Counter(
+            "tidefill_spans_dropped", "Spans of traces that no collector took.", registry=self._registry
+        )
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}

@@ -545,3 +545,19 @@ async def test_a_fragment_knows_its_job(stores: Stores) -> None:
     async with stores.begin() as tx:
         known = await tx.fragments.job_of([scan.id, FragmentId(999)])
     assert known == {scan.id: (view.id, FragmentKind.STREAM_SCAN)}
+
+
+# --- traces -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_traced_job_is_taken_once_after_its_creation_has_ended(stores: Stores) -> None:
+    asked = f"00-{'a' * 32}-{'b' * 16}-01"
+    async with stores.begin() as tx:
+        await add_created(tx, new_table("t"))
+        job = await tx.jobs.add(replace(new_table("u"), traceparent=asked), now=NOW)
+        assert await tx.jobs.take_traced() == []
+        await tx.jobs.move(job.id, JobEvent.CANCEL_ASKED, now=at(5))
+        ended = await tx.jobs.get(job.id)
+        assert await tx.jobs.take_traced() == [(ended, asked)]
+    async with stores.begin() as tx:
+        assert await tx.jobs.take_traced() == []

@@ -221,7 +221,7 @@ class FakeJobs:
         )
         ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
         order = tuple((ids.get(before, before), ids.get(after, after)) for before, after in new.order)
-        tables.jobs.put(number, JobRow(job, order, rescale_due=new.parallelism is not None))
+        tables.jobs.put(number, JobRow(job, order, new.parallelism is not None, traceparent=new.traceparent))
         late = dependents(new.order)
         for one in new.fragments:
             self._add_fragment(number, one, late, ids)
@@ -251,6 +251,14 @@ class FakeJobs:
             and (ids is None or number in ids)
             and not (kept and self.tables.relations[row.job.relation].dropped)
         ]
+
+    async def take_traced(self) -> Sequence[tuple[Job, str]]:
+        found: list[tuple[Job, str]] = []
+        for number, row in sorted(self.tables.jobs.items()):
+            if row.traceparent is not None and row.job.finished_at is not None:
+                found.append((row.job, row.traceparent))
+                self.tables.jobs.put(number, replace(row, traceparent=None))
+        return found
 
     async def backfilling(self) -> Sequence[Job]:
         following = (row for row in self.tables.fragments.values() if row.kind is FragmentKind.CDC_SCAN)

@@ -157,6 +157,7 @@ class JobRow:
     rescale_due: bool
     snapshot_epoch: Epoch | None = None
     progress: Json | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ _UNSUPPORTED: Final = "0A000"
 
 def run_statements(epoch: RunningEpoch) -> Sequence[FragmentReport]:
     """Run the statements that came with the barrier, in order. Raises what `DmlWriter.run` raises."""
-    done = _run(epoch.stores.dml, epoch.barrier)
+    with epoch.working("statements"):
+        done = _run(epoch.stores.dml, epoch.barrier)
     epoch.timings_ms["dml"] = (epoch.clock() - epoch.began) * 1000
     epoch.changed |= done.changed
     for relation, delta in done.key_count_deltas.items():

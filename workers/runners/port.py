@@ -6,8 +6,8 @@ Next: `workers.runners.running`, which calls them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Lock
@@ -17,7 +17,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan
-from service.protocol.report import FragmentReport
+from service.protocol.report import WORK_MAX, FragmentReport, Work
 from workers.backfill.pace import epoch_seconds, share_of
 from workers.backfill.reading import Reading
 from workers.state_store.port import DmlWriter, SqlStore, VersionedStore
@@ -72,6 +72,8 @@ class RunningEpoch:
     written: Counter[RelationId] = field(default_factory=Counter[RelationId])
     """How many versions were made and ended of each relation."""
     timings_ms: dict[str, float] = field(default_factory=dict[str, float])
+    work: list[Work] | None = None
+    """The parts of the epoch's work that have ended. None if nobody asks."""
     _lock: Lock = field(default_factory=Lock)
 
     def wrote(self, relation: RelationId, *, inserted: int, ended: int) -> None:
@@ -84,6 +86,24 @@ class RunningEpoch:
             self.key_count_deltas[relation] += inserted - ended
             self.inserted[relation] += inserted
             self.written[relation] += inserted + ended
+
+    @contextmanager
+    def working(self, name: str) -> Generator[None]:
+        """Record how long a part of the epoch's work takes, if anybody asks."""
+        if self.work is None:
+            yield
+            return
+        since = self.clock()
+        try:
+            yield
+        finally:
+            began, ms = (since - self.began) * 1000, (self.clock() - since) * 1000
+            self.work.append(Work(name=name, began_ms=began, ms=ms))
+
+    def longest_work(self) -> tuple[Work, ...]:
+        """Return the longest parts of the epoch's work, at most `WORK_MAX`. What takes no millisecond explains none."""
+        told = sorted((one for one in self.work or () if one.ms >= 1), key=lambda one: -one.ms)
+        return tuple(told[:WORK_MAX])
 
     def share_seconds(self) -> float:
         """Return each reader's share of the rest of the interval."""

@@ -11,12 +11,17 @@ would read only a part of the epoch's changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
+
+import structlog
 
 from service.protocol.ids import RelationId
 from service.protocol.report import FragmentReport
 from workers.runners.failure import JobFailedError
 from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
+
+log = structlog.get_logger("running")
 
 Reports = Sequence[FragmentReport]
 Beside = Callable[[Callable[[Place], Reports | Exception], Iterable[Place]], Iterable[Reports | Exception]]
@@ -59,6 +64,12 @@ def waves(runners: Mapping[Place, FragmentRunner]) -> list[list[Place]]:
     return found
 
 
+def _here(call: Callable[[Place], Reports | Exception]) -> Callable[[Place], Reports | Exception]:
+    """Return `call` for other threads, with the context of this one: log lines then carry the epoch."""
+    context = copy_context()
+    return lambda place: context.copy().run(call, place)
+
+
 @dataclass
 class _Running:
     """An epoch while it runs."""
@@ -80,7 +91,7 @@ class _Running:
         sound = [place for place in places if not self._left_out(place)]
         alone = beside is None or len(sound) < 2
         # No runner may still run when the epoch ends, so wait for all concurrent ones before an error is raised.
-        results = map(self._one, sound) if beside is None or alone else list(beside(self._one, sound))
+        results = map(self._one, sound) if beside is None or alone else list(beside(_here(self._one), sound))
         for place, result in zip(sound, results, strict=True):
             match result:
                 case JobFailedError(deterministic=True):
@@ -101,9 +112,14 @@ class _Running:
         return first
 
     def _one(self, place: Place) -> Reports | Exception:
+        what = f"{place[0].name.lower()} {place[2] or place[1]}"
         try:
-            return self.runners[place].run(self.epoch)
+            with self.epoch.working(what):
+                return self.runners[place].run(self.epoch)
         except Exception as error:  # noqa: BLE001 - raised again by `run`
+            job = error.job if isinstance(error, JobFailedError) else None
+            # Without the error's text, which the worker logs once for the epoch.
+            log.warning("scan.failed", what=what, job=job, error=type(error).__name__)
             return error
 
     def _ending(self, error: JobFailedError, *, alone: bool) -> JobFailedError:

@@ -19,6 +19,7 @@ from service.meta_store.schema.core import (
     BLAMED,
     OPEN,
     TAKEN,
+    TRACED,
     actor,
     backfill_position,
     fragment,
@@ -45,6 +46,7 @@ from service.protocol.stage import Stage
 from service.protocol.vnodes import vnodes_of
 
 _ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
+_TRACED_TOGETHER: Final = 100
 _STATES: Final = {one.value: one for one in JobState}
 """A table, because calling the enum would cost as much as the rest of a row. The same holds for `_KINDS`."""
 _KINDS: Final = {one.value: one for one in RelationKind}
@@ -85,6 +87,7 @@ class PostgresJobs(OnConnection):
             rescale_due=new.parallelism is not None,
             serverless=new.serverless,
             resource_group=new.resource_group,
+            traceparent=new.traceparent,
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
@@ -149,6 +152,15 @@ class PostgresJobs(OnConnection):
         moved = await self.get(job)
         assert moved is not None
         return moved
+
+    async def take_traced(self) -> Sequence[tuple[Job, str]]:
+        ended = JOBS.add_columns(job_table.c.traceparent).where(TRACED, job_table.c.finished_at.is_not(None))
+        locked = ended.order_by(job_table.c.id).limit(_TRACED_TOGETHER).with_for_update(of=job_table, skip_locked=True)
+        found = [(job_of_row(row), row.traceparent) for row in await self._connection.execute(locked)]
+        if found:
+            taken = update(job_table).where(among(job_table.c.id, (job.id for job, _ in found)))
+            await self._connection.execute(taken.values(traceparent=None))
+        return found
 
     async def _add_hidden(self, new: NewJob, place: int, relation: Relation) -> RelationId:
         """Store a hidden relation. `own` makes it an internal table as soon as its owner exists."""

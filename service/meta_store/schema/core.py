@@ -224,8 +224,11 @@ job = Table(
     Column("serverless", Boolean, nullable=False, server_default=_FALSE),
     Column("preparing", Text),
     Column("resource_group", Text),
+    Column("traceparent", Text),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
+TRACED: Final = job.c.traceparent.is_not(None)
+Index("job_traced", job.c.id, postgresql_where=TRACED)
 BLAMED: Final = job.c.failures > literal_column("0")
 Index("job_state", job.c.state, job.c.id)
 Index("job_blamed", job.c.id, postgresql_where=BLAMED)

@@ -34,7 +34,8 @@ from service.domain.barrier import (
 from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms, slices
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
-from service.operations.barriers import recovery
+from service.domain.trace import Span
+from service.operations.barriers import recovery, tracing
 from service.operations.barriers.committing import Recorded, commit
 from service.operations.commands.fan_out import share_of
 from service.operations.jobs import rescaling, snapshots
@@ -45,9 +46,8 @@ from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation
-from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, DmlReport
-from service.telemetry.log import logger
+from service.telemetry.log import bound, logger
 from service.telemetry.metrics import Consuming, Metrics, Stage
 
 ADDED_TOGETHER = 8
@@ -92,7 +92,7 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
     if not isinstance(committed, Commit) or look.view.decoupled is not None or barrier is None or not recorded.answers:
         return [look.effect]
     passed = _Passed(barrier.injected_at, None if recorded.idle else recorded.answers[-1].timings_ms)
-    await _publish(world, graph, committed.epoch, recorded.created, passed, term=term)
+    await _publish(world, graph, committed.epoch, recorded, look.pace, passed, term=term)
     publish = Publish(committed.epoch)
     _notify(world, publish)
     now = world.clock.now()
@@ -112,21 +112,45 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
         parameters = SystemParameters.of(view.parameters)
         pace = pace_of(world, graph, parameters)
         effect = decide(view, now=now, pace=pace)
-        recorded = await _record(world, tx, view, effect, parameters, now=now)
+        with bound(**_about(world, view)):
+            recorded = await _record(world, tx, view, effect, parameters, now=now)
+        spans = await _spans(world, tx, view, effect, recorded, pace)
     if graph == DATABASE_GRAPH and (due := chores(view, pace)):
         world.signals.notify(*due)
     # Metrics are counted only after the transaction has committed.
     _count(world, view, effect, recorded, seconds=world.clock.monotonic() - began)
-    await _carry_out(world, view, effect, recorded, term=term)
+    if world.traces is not None:
+        world.traces.send(spans)
+    await _carry_out(world, view, effect, recorded, pace, term=term)
     _notify(world, effect, merging=recorded.merging)
     return _Look(view, pace, effect, recorded)
 
 
-async def _carry_out(world: World, view: GraphView, effect: Effect, recorded: Recorded, *, term: Term) -> None:
+def _about(world: World, view: GraphView) -> Mapping[str, int | str]:
+    """Return what the log lines about the barrier in flight carry."""
+    if view.in_flight is None:
+        return {}
+    epoch = view.in_flight.epoch
+    traced = {} if world.traces is None else {"trace_id": world.traces.of_epoch(view.graph, epoch, always=True).trace}
+    return {"graph": view.graph, "epoch": epoch, **traced}
+
+
+async def _spans(
+    world: World, tx: Transaction, view: GraphView, effect: Effect, recorded: Recorded, pace: Pace
+) -> Sequence[Span]:
+    if world.traces is None:
+        return ()
+    now = world.clock.now()
+    return await tracing.after(tx, world.traces, view, effect, recorded, interval=pace.interval, now=now)
+
+
+async def _carry_out(
+    world: World, view: GraphView, effect: Effect, recorded: Recorded, pace: Pace, *, term: Term
+) -> None:
     """Perform the part of an effect that lies outside the meta store."""
     match effect:
         case Publish(epoch):
-            await _publish(world, view.graph, epoch, recorded.created, term=term)
+            await _publish(world, view.graph, epoch, recorded, pace, term=term)
         case RollBack():
             await recovery.roll_back(world, view, term=term)
         case BuildIndex():
@@ -231,6 +255,9 @@ async def _inject(
         overhead_ms=round(world.overhead.seconds * 1000),
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
     )
+    if world.traces is not None:
+        context = world.traces.of_epoch(barrier.graph, barrier.curr, always=mutation is not None)
+        barrier = barrier.model_copy(update={"traceparent": context.traceparent})
     await tx.barriers.record(barrier, worker=effect.worker, now=now, commands=carried)
     mutating = None if mutation is None else mutation.type
     log.debug("barrier.injected", epoch=barrier.curr, kind=kind, mutation=mutating, statements=len(statements))
@@ -311,11 +338,13 @@ async def _publish(
     world: World,
     graph: GraphId,
     epoch: Epoch,
-    created: Sequence[Relation],
+    recorded: Recorded,
+    pace: Pace,
     passed: _Passed | None = None,
     *,
     term: Term,
 ) -> None:
+    created, spans = recorded.created, ()
     readable = [relation for relation in created if relation.kind.stored]
     refused = await world.tables.publish(graph, epoch, term=term, created=readable)
     with world.timed("publish"):
@@ -327,6 +356,10 @@ async def _publish(
             if passed is None:
                 newest = await tx.barriers.history(graph, limit=1)
                 passed = _Passed(newest[0].injected_at, newest[0].timings_ms) if newest else None
+            if (traces := world.traces) is not None:
+                spans = await tracing.published(tx, traces, graph, recorded, interval=pace.interval, now=now)
+    if traces is not None:
+        traces.send(spans)
     if passed is not None:
         seconds = (now - passed.injected_at).total_seconds()
         world.metrics.published(seconds=seconds)

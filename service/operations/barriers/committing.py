@@ -40,6 +40,8 @@ class Recorded:
     """The results of the transaction that recorded an effect."""
 
     answers: Sequence[Collected] = ()
+    barriers: Sequence[Barrier] = ()
+    """The barriers of these answers, unless the epoch is idle."""
     merging: bool = False
     """The graph's job merges: an Add for it is queued in the database graph."""
     created: Sequence[Relation] = ()
@@ -67,6 +69,7 @@ async def commit(
         await tx.graphs.ask_recovery(graph, str(error))
         return Recorded()
     answers = [answer for _, answer in collected]
+    barriers = [barrier for barrier, _ in collected]
     if _is_idle(view) and not any(_did_something(barrier, answer) for barrier, answer in collected):
         await tx.barriers.commit(graph, epoch, now=now)
         log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
@@ -80,10 +83,10 @@ async def commit(
         # No user reads the relation before it is created, so the committed epoch counts as published.
         await tx.visibility.publish(graph, epoch, now=now, created=False)
         merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
-        recorded = Recorded(answers, merging)
+        recorded = Recorded(answers, barriers, merging)
     else:
         await _settle(tx, collected, epoch, lease=lease, now=now)
-        recorded = Recorded(answers, created=await tx.visibility.unshown())
+        recorded = Recorded(answers, barriers, created=await tx.visibility.unshown())
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return recorded

@@ -4,7 +4,7 @@ Next: `service.meta_store.jobs.jobs`, which stores them, and `service.operations
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -24,6 +24,7 @@ from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Sou
 from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
+from service.telemetry.log import bind
 
 EARLY: timedelta = timedelta(seconds=30)
 """A recovery within this time after a foreground CREATE cancels the job and fails the statement. The job survives later
@@ -54,8 +55,13 @@ async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: As
 
 
 async def _create(world: World, new: NewJob, *, asked_by: Asker) -> Asked:
+    traceparent = None if asked_by.call is None else asked_by.call.traceparent
+    if world.traces is not None and traceparent is not None:
+        world.traces.asked_for_job(traceparent)
+        new = replace(new, traceparent=traceparent)
     async with world.stores.begin(by=asked_by) as tx:
         job = await tx.jobs.add(new, now=world.clock.now())
+        bind(job=job.id)
         # The insert has locked the jobs of the upstreams, so no ALTER changes their actors after this check.
         await rescaling.check_beside(tx, new)
         facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by.actor}

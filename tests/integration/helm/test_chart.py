@@ -52,6 +52,9 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         },
         "worker": {"sparkMaster": "local[4]", "sparkConf": {"spark.driver.memory": "3g"}, "scratchSize": "50Gi"},
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}]},
+        "telemetry": {
+            "otel": {"endpoint": "http://collector.example:4318", "ratio": 0.25, "headersKey": "otlp-headers"}
+        },
         "monitoring": {
             "labels": {"release": "prometheus"},
             "serviceMonitor": {"enabled": True, "tokenKey": "viewer-token"},
@@ -94,6 +97,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "unknown value": {"service": {"replica": 3}},
     "no service": {"service": {"replicas": 0}},
     "unknown section": {"ingress": {"enabled": True}},
+    "password of a collector": {"telemetry": {"otel": {"endpoint": "http://u:p@collector.example:4318"}}},
+    "more than all epochs": {"telemetry": {"otel": {"ratio": 2}}},
     "role": {"service": {"oidc": {"issuer": "https://login.example", "roles": {"sre": "root"}}}},
     "keys in the clear": {"service": {"oidc": {"issuer": "http://login.example"}}},
     "type": {"service": {"port": "http"}},

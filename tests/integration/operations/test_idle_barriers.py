@@ -9,10 +9,12 @@ import pytest
 from sqlalchemy import event
 
 from service.domain.barrier import Commit, Inject, Publish, Wait
+from service.domain.trace import Span, parse_traceparent
 from service.operations.barriers.advance import proceed
 from service.operations.status import history
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause
+from service.telemetry.traces import Traces
 from tests.support.http import StillClock
 from tests.support.leading import Leader
 from tests.support.meta_store import LEASE, NOW, WORKER, collected, running, stores_on
@@ -126,3 +128,45 @@ async def test_pages_of_barriers_are_read_one_at_a_time(idle: Idle) -> None:
         assert waiting == pages
     done, _ = await asyncio.wait(pages)
     assert {len(page.result().items) for page in done} == {1}
+
+
+async def test_traces_cost_an_idle_barrier_two_statements_and_send_nothing(idle: Idle) -> None:
+    sent: list[Span] = []
+    traces = Traces("here", 0, sent.extend, lambda: "id")
+    idle.leader.world = replace(idle.leader.world, traces=traces)
+    await idle.injected()
+    await idle.answer()
+    before = len(idle.statements)
+    await idle.look()
+    assert len(idle.statements) - before <= 17, idle.statements[before:]
+    assert sent == []
+
+
+async def test_a_slow_epoch_is_traced_with_the_context_that_its_barrier_had(idle: Idle) -> None:
+    sent: list[Span] = []
+    idle.leader.world = replace(idle.leader.world, traces=Traces("here", 0, sent.extend, lambda: "id"))
+    await idle.injected()
+    async with idle.leader.stores.begin() as tx:
+        barrier = await tx.barriers.for_worker(WORKER)
+    assert barrier is not None
+    context = parse_traceparent(barrier.traceparent or "")
+    assert context is not None
+    assert not context.sampled
+    idle.clock.wall += 3 * SECOND
+    await idle.answer()
+    await idle.look()
+    (top,) = (span for span in sent if span.parent is None)
+    assert (top.name, top.context) == (f"epoch {barrier.curr}", replace(context, sampled=True))
+    assert top.ended - top.began == 3 * SECOND
+
+
+async def test_an_epoch_that_is_abandoned_is_traced(idle: Idle) -> None:
+    sent: list[Span] = []
+    idle.leader.world = replace(idle.leader.world, traces=Traces("here", 0, sent.extend, lambda: "id"))
+    await idle.injected()
+    async with idle.leader.stores.begin() as tx:
+        await tx.graphs.ask_recovery(DATABASE_GRAPH, "a secret reason")
+    await idle.look()
+    (top,) = (span for span in sent if span.parent is None)
+    assert top.failed
+    assert "secret" not in str(sent)

@@ -7,6 +7,8 @@ from threading import Barrier
 from typing import Any, cast
 
 import pytest
+from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from service.protocol.barrier import Barrier as Epochs
@@ -22,7 +24,7 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Add
-from service.protocol.report import ActorReport, FragmentReport
+from service.protocol.report import WORK_MAX, ActorReport, FragmentReport
 from tests.support.state_store import relation
 from workers.graph import EPOCHS_ALONE, GraphExecutor
 from workers.runners.failure import JobFailedError
@@ -195,3 +197,44 @@ def test_a_generation_runs_its_scans_one_by_one_at_first() -> None:
         executor.run(barrier)
     first, second = range(2 + EPOCHS_ALONE, 10), range(11 + EPOCHS_ALONE, 20)
     assert beside == [*first, *second]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_log_line_of_a_scan_that_fails_has_its_job_and_epoch(*, beside: bool) -> None:
+    """Also on another thread than the one that runs the epoch."""
+    scans = [Scan(2, 1, ROW, number=7), Scan(3, 1, number=8)]
+    with (
+        bound_contextvars(epoch=5),
+        capture_logs(processors=[merge_contextvars]) as logs,
+        ThreadPoolExecutor(2) as threads,
+        pytest.raises(JobFailedError),
+    ):
+        run_all(runners(*scans), an_epoch(*scans), threads.map if beside else None)
+    (line,) = logs
+    assert (line["event"], line["what"], line["job"], line["epoch"]) == ("scan.failed", "scan 7", 2, 5)
+    assert "BY_ZERO" not in str(line)
+
+
+def test_the_work_of_an_epoch_is_told_only_if_the_barrier_has_a_context() -> None:
+    clock = iter(range(10_000))
+    executor = GraphExecutor(WorkerId("w"), nothing, lambda _: Stores(nothing, nothing), {}, clock=lambda: next(clock))
+    told: list[list[str]] = []
+    for epoch, traceparent in ((1, None), (2, f"00-{'a' * 32}-{'b' * 16}-00"), (3, None)):
+        kind = BarrierKind.INITIAL if epoch == 1 else BarrierKind.CHECKPOINT
+        answer = executor.run(
+            Epochs(
+                graph=DATABASE_GRAPH,
+                generation=Generation(1),
+                prev=Epoch(epoch - 1),
+                curr=Epoch(epoch),
+                kind=kind,
+                mutation=Add(jobs=(), paused=False) if kind is BarrierKind.INITIAL else None,
+                traceparent=traceparent,
+            )
+        )
+        executor.runners |= runners(*(Scan(number, 1, number=number) for number in range(2, 2 + 2 * WORK_MAX)))
+        told.append([one.name for one in answer.work])
+    first, second, third = told
+    assert first == third == []
+    assert len(second) == WORK_MAX
+    assert second[:2] == ["scan 2", "scan 3"]
