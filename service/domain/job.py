@@ -144,12 +144,19 @@ class Job:
     """Why the created relation cannot become visible, for example because its name was taken in schema public."""
     preparing: str | None = None
     """The work that the service does before the job can start, for example the build of an index."""
+    created_by: str = ""
+    """The tenant of the job: the actor, as the audit trail names it. Empty if it was not recorded."""
 
     @property
     def shown(self) -> "Job":
         """The job as users see it: it is not Created before its relation can be read."""
         early = self.state is JobState.CREATED and not self.published
         return replace(self, state=JobState.CREATING) if early else self
+
+    @property
+    def takes_permit(self) -> bool:
+        """Whether the job holds one of the permits of `max_concurrent_creating_streaming_jobs` during its creation."""
+        return self.kind is not RelationKind.TABLE
 
     @property
     def failed(self) -> bool:

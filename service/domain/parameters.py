@@ -64,6 +64,16 @@ class SystemParameters:
     """The largest `row_limit` of a session."""
     statement_timeout_max_ms: int = 600_000
     """The longest `statement_timeout` of a session."""
+    operator_creating_jobs_max: int = 0
+    """How many views and sinks one operator may have queued and creating together. 0 is no quota."""
+    operator_calls_max: int = 0
+    """How many calls of one operator may be in progress in each service. 0 is no quota."""
+    operator_result_bytes_max: int = 0
+    """The largest result of an operator's query, in bytes as TIDEFILL_RESULT_BYTES_MAX counts. 0 is no quota."""
+    viewer_calls_max: int = 0
+    """How many calls of one viewer may be in progress in each service. 0 is no quota."""
+    viewer_result_bytes_max: int = 0
+    """The largest result of a viewer's query, in bytes as TIDEFILL_RESULT_BYTES_MAX counts. 0 is no quota."""
 
     @property
     def auto_bounds(self) -> Bounds:
@@ -101,6 +111,11 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "dml_statement_timeout_ms": (100, 240_000),
         "row_limit_max": (1, 10_000_000),
         "statement_timeout_max_ms": (1_000, INTEGER_MAX),
+        "operator_creating_jobs_max": (0, 100_000),
+        "operator_calls_max": (0, 100_000),
+        "operator_result_bytes_max": (0, INTEGER_MAX),
+        "viewer_calls_max": (0, 100_000),
+        "viewer_result_bytes_max": (0, INTEGER_MAX),
     }
 )
 """The smallest and the largest value of each number."""

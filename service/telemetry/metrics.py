@@ -9,7 +9,7 @@ store, so they are right in every service process.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -66,6 +66,12 @@ class Metrics:
         )
         self.stalls = Stalls(self._registry)
         self.leader = Gauge("tidefill_leader", "1 while this service leads, otherwise 0.", registry=self._registry)
+        self._quotas = Counter(
+            "tidefill_quota_refusals",
+            "Requests that were refused because of a quota of the caller's role.",
+            labelnames=("quota",),
+            registry=self._registry,
+        )
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}
@@ -102,6 +108,10 @@ class Metrics:
     def transacted(self, stage: Stage, seconds: float) -> None:
         """Count the duration of a barrier's meta-store transaction, including the computation inside it."""
         self._transactions.labels(stage).observe(seconds)
+
+    def refused(self, quota: str) -> None:
+        """Count a request that was refused because of the quota with this parameter."""
+        self._quotas.labels(quota).inc()
 
     def page(self, measures: Measures) -> bytes:
         """Return the page in Prometheus's text format."""

@@ -53,7 +53,7 @@ _KINDS: Final = {one.value: one for one in RelationKind}
 class PostgresJobs(OnConnection):
     """See `service.ports.meta_store.Jobs`."""
 
-    async def add(self, new: NewJob, *, now: datetime) -> Job:
+    async def add(self, new: NewJob, *, now: datetime, by: str = "") -> Job:
         """Lock the upstreams' jobs until the transaction ends. Also raises Conflict where one is being removed."""
         await hold_read(self._connection, new.upstreams.union(new.views))
         # Hidden relations are added first, because a relation must have a lower id than its reader.
@@ -84,6 +84,7 @@ class PostgresJobs(OnConnection):
             # The worker may have another number of slots when the job starts.
             rescale_due=new.parallelism is not None,
             serverless=new.serverless,
+            created_by=printable(by),
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
@@ -268,6 +269,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     relations.c.shown,
     relations.c.held_back,
     job_table.c.preparing,
+    job_table.c.created_by,
 ).join(relations, relations.c.id == job_table.c.relation)
 _WIDTH: Final = len(JOBS.selected_columns)
 

@@ -223,10 +223,12 @@ job = Table(
     Column("state_since", INSTANT),
     Column("serverless", Boolean, nullable=False, server_default=_FALSE),
     Column("preparing", Text),
+    Column("created_by", Text, nullable=False, server_default=text("''")),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 BLAMED: Final = job.c.failures > literal_column("0")
 Index("job_state", job.c.state, job.c.id)
+Index("job_starts", job.c.created_by, job.c.started_at)
 Index("job_blamed", job.c.id, postgresql_where=BLAMED)
 RESCALE_DUE: Final = and_(job.c.rescale_due, job.c.state.in_(_literals("Creating", "Created")))
 """Running jobs whose scans may have another number of actors than their parallelism demands."""

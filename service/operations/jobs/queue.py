@@ -1,10 +1,11 @@
-"""Start jobs, the oldest first, while permits are free. The job of a table needs no permit."""
+"""Start jobs, alternately of each tenant, while permits are free. The job of a table needs no permit."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from service.domain.barrier import Chore
 from service.domain.errors import Deposed, Refused, Unavailable
+from service.domain.fair_queue import Queued, Share, start_order
 from service.domain.indexes import lacking
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
@@ -18,7 +19,6 @@ from service.ports.meta_store import Transaction
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Add
 from service.protocol.plan import JobPlan
-from service.protocol.relation import RelationKind
 from service.protocol.stage import LookupIndex
 from service.telemetry.log import logger
 
@@ -42,7 +42,8 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         aside.keep({job.id for job in waiting})
         due = aside.due([job.id for job in waiting], now=world.clock.now())
         free = [job for job in waiting if job.name not in taken and job.id in due]
-        starting = _choose(free, held=line.held, limit=limit)
+        shares = await tx.queue.shares({job.created_by for job in free if job.takes_permit})
+        starting = _choose(free, shares, room=None if limit == 0 else limit - line.held)
         for job in free:
             if job.state is JobState.INITIAL and job not in starting:
                 # A concurrent cancel must not keep the other jobs out of the queue.
@@ -73,20 +74,15 @@ async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: S
         world.starting.difference_update(outputs)
 
 
-def _choose(waiting: Sequence[Job], *, held: int, limit: int) -> list[Job]:
-    """Return the jobs to start, in queue order. A limit of 0 means no limit."""
-    chosen: list[Job] = []
-    for job in waiting:
-        if not _takes_permit(job):
-            chosen.append(job)
-        elif limit == 0 or held < limit:
-            held += 1
-            chosen.append(job)
-    return chosen
+def _choose(waiting: Sequence[Job], shares: Mapping[str, Share], *, room: int | None) -> list[Job]:
+    """Return the jobs to start, in the order of their starts. `room` is the number of free permits, None if unlimited.
 
-
-def _takes_permit(job: Job) -> bool:
-    return job.kind is not RelationKind.TABLE
+    A limit that was lowered leaves less than no room.
+    """
+    named = {job.id: job for job in waiting}
+    order = start_order([Queued(job.id, job.created_by) for job in waiting if job.takes_permit], shares)
+    permitted = order if room is None else order[: max(room, 0)]
+    return [*(job for job in waiting if not job.takes_permit), *(named[one] for one in permitted)]
 
 
 async def _start(world: World, job: Job, *, term: Term) -> bool:
