@@ -3,13 +3,13 @@
 A leader of the previous release gives such a worker the profile of all serverless jobs.
 
 Revision ID: 0029
-Revises: 0027
+Revises: 0028
 """
 
 from alembic import op
 
 revision = "0029"
-down_revision = "0027"
+down_revision = "0028"
 branch_labels = None
 depends_on = None
 

@@ -1,13 +1,13 @@
 """The request that asked for a job, as a W3C context, until the job's span is made (expand).
 
 Revision ID: 0030
-Revises: 0027
+Revises: 0029
 """
 
 from alembic import op
 
 revision = "0030"
-down_revision = "0027"
+down_revision = "0029"
 branch_labels = None
 depends_on = None
 

@@ -25,9 +25,11 @@ from service.domain.errors import (
     Invalid,
     MetaError,
     NotFound,
+    OverQuota,
     Refused,
     Stale,
     TimedOut,
+    TooLarge,
     Unavailable,
     UnderRecovery,
     Unreachable,
@@ -81,9 +83,11 @@ BROKEN: Final = Kind("internal", 500, "The service failed")
 KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
     {
         Invalid: INVALID,
+        TooLarge: INVALID,
         NotFound: Kind("not-found", 404, "The thing named does not exist"),
         Forbidden: Kind("forbidden", 403, "The caller's role does not permit the call"),
         Conflict: Kind("conflict", 409, "The present state does not allow this"),
+        OverQuota: Kind("quota", 429, "A quota of the caller's role is reached"),
         TimedOut: Kind("request-timeout", 408, "The body came too slowly"),
         Refused: Kind("refused", 422, "The request was refused"),
         Deposed: Kind("deposed", 410, "A newer leader term exists"),
@@ -141,6 +145,12 @@ async def _domain(_request: Request, error: Exception) -> JSONResponse:
 def answer_to(error: MetaError) -> JSONResponse:
     """Return the response of a domain error."""
     forbidden = error if isinstance(error, Forbidden) else None
+    over = error if isinstance(error, OverQuota) else None
+    headers: dict[str, str] = {}
+    if forbidden is not None:
+        headers["WWW-Authenticate"] = 'Bearer error="insufficient_scope"'
+    if over is not None and over.retry_soon:
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return answer(
         kind_of(error),
         error.message,
@@ -149,7 +159,10 @@ def answer_to(error: MetaError) -> JSONResponse:
         kind=error.kind if isinstance(error, NotFound) else None,
         needs=None if forbidden is None else forbidden.needs,
         has=None if forbidden is None else forbidden.has,
-        headers=None if forbidden is None else {"WWW-Authenticate": 'Bearer error="insufficient_scope"'},
+        quota=None if over is None else over.quota,
+        limit=None if over is None else over.limit,
+        used=None if over is None else over.used,
+        headers=headers,
     )
 
 

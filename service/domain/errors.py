@@ -6,6 +6,7 @@
     │  ├─ NotFound          the named object does not exist
     │  ├─ Forbidden         the caller's role does not permit it
     │  ├─ TimedOut          the caller took too long to send the request
+    │  ├─ OverQuota         the caller has as much as its role may have: retry when some of it has ended
     │  └─ Conflict          it exists already, is in use, or is in a state that does not allow the request
     ├─ Fenced         the caller's authority is over: stop now
     │  ├─ Deposed           a newer leader term exists
@@ -65,6 +66,26 @@ class Forbidden(Refused):
 
 class TimedOut(Refused):
     """The caller took too long to send the request."""
+
+
+@dataclass(eq=False)
+class OverQuota(Refused):
+    """The caller has as much as its role may have. `quota` is the system parameter that limits it to `limit`.
+
+    The request is accepted again once something of the caller has ended, if `retry_soon` within seconds.
+    """
+
+    quota: str
+    limit: int
+    used: int
+    retry_soon: bool = False
+
+
+@dataclass(eq=False)
+class TooLarge(Invalid):
+    """A result has more bytes than the parameter or variable `limited_by` permits."""
+
+    limited_by: str = ""
 
 
 class Conflict(Refused):

@@ -150,6 +150,8 @@ class Job:
     """The work that the service does before the job can start, for example the build of an index."""
     resource_group: str | None = None
     """The profile of the job's own worker. None is the profile of all serverless jobs."""
+    created_by: str = ""
+    """The tenant of the job: the actor, as the audit trail names it. Empty if it was not recorded."""
 
     @property
     def shown(self) -> "Job":
@@ -161,6 +163,11 @@ class Job:
     def queued_by(self) -> str:
         """The system parameters that may keep the job in the queue."""
         return f"{PERMITS} or serverless_workers_max" if self.serverless else PERMITS
+
+    @property
+    def takes_permit(self) -> bool:
+        """Whether the job holds one of the permits of `max_concurrent_creating_streaming_jobs` during its creation."""
+        return self.kind is not RelationKind.TABLE
 
     @property
     def failed(self) -> bool:

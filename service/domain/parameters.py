@@ -25,8 +25,6 @@ class SystemParameters:
     """One of this many barriers is a checkpoint. Readers see changes after a checkpoint commits."""
     max_concurrent_creating_streaming_jobs: int = 1
     """How many jobs are created at the same time; further jobs queue. 0 is no limit."""
-    serverless_workers_max: int = 0
-    """How many serverless jobs have their own worker at the same time; further ones queue. 0 is no limit."""
     pause_on_next_bootstrap: bool = False
     """Whether the next recovery begins paused. The recovery resets it to false."""
     backfill_auto_floor: int = 100
@@ -66,6 +64,18 @@ class SystemParameters:
     """The largest `row_limit` of a session."""
     statement_timeout_max_ms: int = 600_000
     """The longest `statement_timeout` of a session."""
+    serverless_workers_max: int = 0
+    """How many serverless jobs have their own worker at the same time; further ones queue. 0 is no limit."""
+    operator_creating_jobs_max: int = 0
+    """How many views and sinks one operator may have queued and creating together. 0 is no quota."""
+    operator_calls_max: int = 0
+    """How many calls of one operator may be in progress in each service. 0 is no quota."""
+    operator_result_bytes_max: int = 0
+    """The largest result of an operator's query, in bytes as TIDEFILL_RESULT_BYTES_MAX counts. 0 is no quota."""
+    viewer_calls_max: int = 0
+    """How many calls of one viewer may be in progress in each service. 0 is no quota."""
+    viewer_result_bytes_max: int = 0
+    """The largest result of a viewer's query, in bytes as TIDEFILL_RESULT_BYTES_MAX counts. 0 is no quota."""
 
     @property
     def auto_bounds(self) -> Bounds:
@@ -104,6 +114,11 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "dml_statement_timeout_ms": (100, 240_000),
         "row_limit_max": (1, 10_000_000),
         "statement_timeout_max_ms": (1_000, INTEGER_MAX),
+        "operator_creating_jobs_max": (0, 100_000),
+        "operator_calls_max": (0, 100_000),
+        "operator_result_bytes_max": (0, INTEGER_MAX),
+        "viewer_calls_max": (0, 100_000),
+        "viewer_result_bytes_max": (0, INTEGER_MAX),
     }
 )
 """The smallest and the largest value of each number."""

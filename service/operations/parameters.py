@@ -55,6 +55,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> S
                 pointer="backfill_auto_floor",
             )
         await tx.events.append("parameters.altered", {**wanted, "asked_by": asked_by.actor}, now=world.clock.now())
+    world.parameters.forget(None)
     world.signals.notify()
     return after
 

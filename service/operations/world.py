@@ -16,6 +16,7 @@ from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.exhaustion import Suspects
 from service.domain.overhead import Overhead
+from service.domain.parameters import SystemParameters
 from service.domain.reach import ANY, HostRules
 from service.domain.remembered import Remembered
 from service.domain.setbacks import Setbacks
@@ -45,6 +46,8 @@ RECORDED_EVERY_SECONDS = 60.0
 """How often the audit trail tells of DML and refusals of one kind by one actor. It bounds the size of the trail."""
 TOKENS_REMEMBERED_SECONDS = 5.0
 """How long a process uses what it read of an API token. A revoked token ends within this time everywhere."""
+PARAMETERS_REMEMBERED_SECONDS = 5.0
+"""How long a process uses the quotas of calls that it read."""
 VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20
 
 
@@ -145,6 +148,12 @@ class World:
     """The API tokens that callers of this process lately gave."""
     token_reads: Together[TokenId, ApiToken] = field(default_factory=Together[TokenId, ApiToken])
     """Shared reads of API tokens: unknown callers occupy one connection, however many they are."""
+    parameters: Remembered[None, SystemParameters] = field(
+        default_factory=lambda: Remembered[None, SystemParameters](PARAMETERS_REMEMBERED_SECONDS)
+    )
+    """The system parameters for what is asked at every call. Elsewhere they are read from the meta store."""
+    parameter_reads: Together[None, SystemParameters] = field(default_factory=Together[None, SystemParameters])
+    """Shared reads of these."""
     spool: Spool = field(default_factory=Spool)
     """The files of the request bodies that this process receives."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from service.domain.barrier import Line
+from service.domain.fair_queue import Queued, Share
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.records import Json, NewJob, Receded
@@ -16,8 +17,11 @@ from service.protocol.report import ActorReport, Collected
 class Jobs(Protocol):
     """Jobs, with their fragments and actors."""
 
-    async def add(self, new: NewJob, *, now: datetime) -> Job:
-        """Store relation, job (INITIAL), fragments and actors. Raises Conflict if the name is taken."""
+    async def add(self, new: NewJob, *, now: datetime, by: str = "") -> Job:
+        """Store relation, job (INITIAL), fragments and actors. `by` is the job's tenant, empty for an unknown one.
+
+        Raises Conflict if the name is taken.
+        """
         ...
 
     async def get(self, job: JobId) -> Job | None: ...
@@ -61,8 +65,19 @@ class JobQueue(Protocol):
         """Return the queue summary: whether jobs wait for a start, and how many permits are in use."""
         ...
 
-    async def waiting(self) -> Sequence[JobId]:
+    async def waiting(self) -> Sequence[Queued]:
         """Return the queued jobs, oldest first."""
+        ...
+
+    async def shares(self, tenants: Collection[str]) -> Mapping[str, Share]:
+        """Return the share of each of these tenants in the permits."""
+        ...
+
+    async def unfinished_of(self, tenant: str) -> Sequence[Job]:
+        """Return the jobs of a tenant that wait for a permit or hold one, oldest first.
+
+        Other transactions that call this for the same tenant wait until this one ends.
+        """
         ...
 
     async def prepare(self, job: JobId, text: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from service.domain.fan_out import Statistics
+from service.domain.quotas import Bound
 from service.protocol.columns import Column
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, StatementId, Term
 from service.protocol.relation import Relation
@@ -152,10 +153,14 @@ class QueryResult:
 class Reader(Protocol):
     """Runs users' SELECTs under a login that can read only the public views and `rw_catalog`."""
 
-    async def query(self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False) -> QueryResult:
+    async def query(
+        self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False, quota: Bound | None = None
+    ) -> QueryResult:
         """Run one read-only query. With `catalog` it reads `rw_catalog`, which may be in another database.
 
-        Raises Invalid with Postgres's message and position, or Unavailable.
+        `quota` bounds the bytes of the result, if it is lower than the bound of all results.
+
+        Raises Invalid with Postgres's message and position, TooLarge, or Unavailable.
         """
         ...
 

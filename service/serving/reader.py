@@ -12,7 +12,8 @@ from typing import Any, Final
 from psycopg import abc, adapt
 from psycopg.pq.abc import PGresult
 
-from service.domain.errors import Invalid, Unavailable
+from service.domain.errors import TooLarge, Unavailable
+from service.domain.quotas import Bound
 from service.ports.state_store import QueryResult
 from service.serving.connections import CONNECT_SECONDS, Connection, Pool
 from service.serving.json_values import Convert, converter
@@ -56,10 +57,14 @@ class PostgresReader:
         self._waiting = 0
         self._large = asyncio.Semaphore(limits.large_max)
 
-    async def query(self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False) -> QueryResult:
+    async def query(
+        self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False, quota: Bound | None = None
+    ) -> QueryResult:
         pool = self._catalog if catalog else self._pool
+        own = Bound("TIDEFILL_RESULT_BYTES_MAX", self._limits.bytes_max)
+        bound = own if quota is None or own.value <= quota.value else quota
         async with self._turn(), AsyncExitStack() as held, reading(pool, sql, timeout_ms=timeout_ms) as conn:
-            rows, result = await self._rows(conn, row_limit + 1, held)
+            rows, result = await self._rows(conn, row_limit + 1, bound, held)
             columns = await _columns(conn, result)
         return QueryResult(columns, tuple(rows[:row_limit]), truncated=len(rows) > row_limit)
 
@@ -86,9 +91,9 @@ class PostgresReader:
             self._turns.release()
 
     async def _rows(
-        self, conn: Connection, wanted: int, held: AsyncExitStack
+        self, conn: Connection, wanted: int, bound: Bound, held: AsyncExitStack
     ) -> tuple[list[tuple[Any, ...]], PGresult]:
-        """Return at most `wanted` rows and a result that describes them. Raises Invalid if they are too large.
+        """Return at most `wanted` rows and a result that describes them. Raises TooLarge if they exceed `bound`.
 
         A large result enters the limit on large results, which `held` releases.
         """
@@ -97,14 +102,14 @@ class PostgresReader:
         while True:
             try:
                 # Twice the remaining size, because bytes that wait in the socket may be counted twice.
-                result = await fetch(conn, count, bytes_max=2 * (self._limits.bytes_max - size) + _LARGE_BYTES)
+                result = await fetch(conn, count, bytes_max=2 * (bound.value - size) + _LARGE_BYTES)
                 portion, more = await _converted(conn, result)
             except TooLargeError:
-                raise self._too_large() from None
+                raise _too_large(bound) from None
             rows += portion
             size += more
-            if size > self._limits.bytes_max:
-                raise self._too_large()
+            if size > bound.value:
+                raise _too_large(bound)
             if result.ntuples < count or len(rows) >= wanted:
                 return rows, result
             if size > _LARGE_BYTES and not large:
@@ -112,11 +117,13 @@ class PostgresReader:
                 large = True
             count = _next_count(wanted - len(rows), width=size // len(rows), values=result.nfields)
 
-    def _too_large(self) -> Invalid:
-        return Invalid(
-            f"the result is larger than {self._limits.bytes_max} bytes (TIDEFILL_RESULT_BYTES_MAX), of which each value"
-            f" takes {VALUE_BYTES} besides its text: select fewer or narrower rows"
-        )
+
+def _too_large(bound: Bound) -> TooLarge:
+    return TooLarge(
+        f"the result is larger than {bound.value} bytes ({bound.name}), of which each value"
+        f" takes {VALUE_BYTES} besides its text: select fewer or narrower rows",
+        limited_by=bound.name,
+    )
 
 
 def _next_count(left: int, *, width: int, values: int) -> int:

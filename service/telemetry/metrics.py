@@ -69,6 +69,12 @@ class Metrics:
         self.spans_dropped = Counter(
             "tidefill_spans_dropped", "Spans of traces that no collector took.", registry=self._registry
         )
+        self._quotas = Counter(
+            "tidefill_quota_refusals",
+            "Requests that were refused because of a quota of the caller's role.",
+            labelnames=("quota",),
+            registry=self._registry,
+        )
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}
@@ -105,6 +111,10 @@ class Metrics:
     def transacted(self, stage: Stage, seconds: float) -> None:
         """Count the duration of a barrier's meta-store transaction, including the computation inside it."""
         self._transactions.labels(stage).observe(seconds)
+
+    def refused(self, quota: str) -> None:
+        """Count a request that was refused because of the quota with this parameter."""
+        self._quotas.labels(quota).inc()
 
     def page(self, measures: Measures) -> bytes:
         """Return the page in Prometheus's text format."""

@@ -64,6 +64,7 @@ async def test_a_job_is_listed_while_it_is_being_created(opened: Opened) -> None
         "initialized_at": NOW,
         "is_serverless_backfill": False,
         "backfill_type": "NORMAL_BACKFILL",
+        "created_by": None,
     }
     assert await rows(engine, listed) == [expected]
     async with stores.begin() as tx:
@@ -71,11 +72,10 @@ async def test_a_job_is_listed_while_it_is_being_created(opened: Opened) -> None
     assert await rows(engine, listed) == [expected | {"progress": "12.50% (1/8)"}]
     async with stores.begin() as tx:
         await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
-        own = await tx.jobs.add(
-            replace(new_view("own", table.relation), serverless=True, resource_group="small"), now=NOW
-        )
+        serverless = replace(new_view("own", table.relation), serverless=True, resource_group="small")
+        own = await tx.jobs.add(serverless, now=NOW, by="ci")
     (told,) = await rows(engine, listed)
-    assert (told["ddl_id"], told["is_serverless_backfill"]) == (own.id, True)
+    assert (told["ddl_id"], told["is_serverless_backfill"], told["created_by"]) == (own.id, True, "ci")
     groups = await rows(engine, "select name, resource_group from rw_catalog.rw_streaming_jobs order by id")
     assert [row["resource_group"] for row in groups] == ["default", "default", "small"]
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from service.domain.barrier import Line
 from service.domain.errors import Conflict, NotFound
+from service.domain.fair_queue import Queued, Share
 from service.domain.job import CREATING, HOLDS_PERMIT, TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import OrderedScan, awaited, dependents
 from service.domain.parallelism import Parallelism
@@ -181,7 +182,7 @@ class FakeVisibility:
 class FakeJobs:
     tables: Tables
 
-    async def add(self, new: NewJob, *, now: datetime) -> Job:
+    async def add(self, new: NewJob, *, now: datetime, by: str = "") -> Job:
         tables = self.tables
         for source in new.views:
             found = tables.sources.get(SourceId(source))
@@ -218,6 +219,7 @@ class FakeJobs:
             serverless=new.serverless,
             resource_group=new.resource_group,
             published=False,
+            created_by=printable(by),
         )
         ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
         order = tuple((ids.get(before, before), ids.get(after, after)) for before, after in new.order)
@@ -311,8 +313,21 @@ class FakeJobQueue:
         holders = [job for job in await FakeJobs(self.tables).where(HOLDS_PERMIT) if job.kind is not RelationKind.TABLE]
         return Line(new=JobState.INITIAL in states, queued=JobState.QUEUED in states, held=len(holders))
 
-    async def waiting(self) -> Sequence[JobId]:
-        return [job.id for job in await FakeJobs(self.tables).where({JobState.QUEUED})]
+    async def waiting(self) -> Sequence[Queued]:
+        return [Queued(job.id, job.created_by) for job in await FakeJobs(self.tables).where({JobState.QUEUED})]
+
+    async def shares(self, tenants: Collection[str]) -> Mapping[str, Share]:
+        every = [job for job in await FakeJobs(self.tables).where() if job.takes_permit]
+        shares: dict[str, Share] = {}
+        for tenant in tenants:
+            its = [job for job in every if job.created_by == tenant]
+            starts = [job.started_at for job in its if job.started_at is not None]
+            shares[tenant] = Share(sum(job.state in HOLDS_PERMIT for job in its), max(starts, default=None))
+        return shares
+
+    async def unfinished_of(self, tenant: str) -> Sequence[Job]:
+        unfinished = await FakeJobs(self.tables).where({JobState.INITIAL, JobState.QUEUED, *HOLDS_PERMIT})
+        return [job for job in unfinished if job.created_by == tenant and job.takes_permit]
 
     async def prepare(self, job: JobId, text: str) -> None:
         row = self.tables.jobs[job]

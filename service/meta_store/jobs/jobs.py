@@ -55,7 +55,7 @@ _KINDS: Final = {one.value: one for one in RelationKind}
 class PostgresJobs(OnConnection):
     """See `service.ports.meta_store.Jobs`."""
 
-    async def add(self, new: NewJob, *, now: datetime) -> Job:
+    async def add(self, new: NewJob, *, now: datetime, by: str = "") -> Job:
         """Lock the upstreams' jobs until the transaction ends. Also raises Conflict where one is being removed."""
         await hold_read(self._connection, new.upstreams.union(new.views))
         # Hidden relations are added first, because a relation must have a lower id than its reader.
@@ -88,6 +88,7 @@ class PostgresJobs(OnConnection):
             serverless=new.serverless,
             resource_group=new.resource_group,
             traceparent=new.traceparent,
+            created_by=printable(by),
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
@@ -282,6 +283,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     relations.c.held_back,
     job_table.c.preparing,
     job_table.c.resource_group,
+    job_table.c.created_by,
 ).join(relations, relations.c.id == job_table.c.relation)
 _WIDTH: Final = len(JOBS.selected_columns)
 

@@ -3,20 +3,24 @@
 Every tick of the database graph reads this, so its cost must not depend on the length of the queue.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, func, select, update
+from sqlalchemy import Row, Text, and_, cast, func, literal, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from service.domain.barrier import Line
-from service.domain.job import HOLDS_PERMIT, JobState
+from service.domain.fair_queue import Queued, Share
+from service.domain.job import HOLDS_PERMIT, Job, JobState
 from service.meta_store.documents import printable
 from service.meta_store.engine import OnConnection
+from service.meta_store.jobs.jobs import JOBS, job_of_row
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.core import relation
 from service.protocol.ids import JobId
 from service.protocol.relation import RelationKind
 
+_JOBS: Final = job_table.join(relation, relation.c.id == job_table.c.relation)
 # The first row by index. With EXISTS the planner would rather read the table.
 _NEW, _QUEUED = (
     select(job_table.c.id)
@@ -29,11 +33,14 @@ _NEW, _QUEUED = (
 )
 _HELD: Final = (
     select(func.count())
-    .select_from(job_table.join(relation, relation.c.id == job_table.c.relation))
+    .select_from(_JOBS)
     .where(job_table.c.state.in_(HOLDS_PERMIT), relation.c.kind != RelationKind.TABLE)
     .correlate(None)
     .scalar_subquery()
 )
+_UNFINISHED: Final = {JobState.INITIAL, JobState.QUEUED} | HOLDS_PERMIT
+_TENANT_LOCK: Final = 0x74656E61
+"""The first key of the advisory locks of tenants, "tena". Two tenants with one hash merely wait for each other."""
 LINE: Final = (
     _NEW.is_not(None).label("new_jobs"),
     _QUEUED.is_not(None).label("queued_jobs"),
@@ -52,9 +59,32 @@ class PostgresJobQueue(OnConnection):
     async def line(self) -> Line:
         return line_of((await self._connection.execute(select(*LINE))).one())
 
-    async def waiting(self) -> Sequence[JobId]:
-        queued = select(job_table.c.id).where(job_table.c.state == JobState.QUEUED).order_by(job_table.c.id)
-        return [JobId(one) for one in (await self._connection.execute(queued)).scalars()]
+    async def waiting(self) -> Sequence[Queued]:
+        queued = select(job_table.c.id, job_table.c.created_by).where(job_table.c.state == JobState.QUEUED)
+        rows = await self._connection.execute(queued.order_by(job_table.c.id))
+        return [Queued(JobId(id_), tenant) for id_, tenant in rows]
+
+    async def shares(self, tenants: Collection[str]) -> Mapping[str, Share]:
+        if not tenants:
+            return {}
+        tenant = func.unnest(cast(literal(sorted(set(tenants)), ARRAY(Text)), ARRAY(Text))).column_valued("tenant")
+        its = select().select_from(_JOBS).where(job_table.c.created_by == tenant, relation.c.kind != RelationKind.TABLE)
+        held = its.add_columns(func.count()).where(job_table.c.state.in_(HOLDS_PERMIT))
+        # By the index, because a tenant may have started any number of jobs.
+        last = (
+            its.add_columns(job_table.c.started_at)
+            .where(job_table.c.started_at.is_not(None))
+            .order_by(job_table.c.started_at.desc())
+            .limit(1)
+        )
+        shares = select(tenant, held.scalar_subquery(), last.scalar_subquery())
+        return {of: Share(count, at) for of, count, at in await self._connection.execute(shares)}
+
+    async def unfinished_of(self, tenant: str) -> Sequence[Job]:
+        await self._connection.execute(select(func.pg_advisory_xact_lock(_TENANT_LOCK, func.hashtext(tenant))))
+        found = JOBS.where(job_table.c.state.in_(_UNFINISHED), job_table.c.created_by == tenant)
+        found = found.where(relation.c.kind != RelationKind.TABLE).order_by(job_table.c.id)
+        return [job_of_row(row) for row in await self._connection.execute(found)]
 
     async def prepare(self, job: JobId, text: str) -> None:
         differs = and_(job_table.c.id == job, job_table.c.preparing.is_distinct_from(printable(text)))

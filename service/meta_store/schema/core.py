@@ -225,12 +225,14 @@ job = Table(
     Column("preparing", Text),
     Column("resource_group", Text),
     Column("traceparent", Text),
+    Column("created_by", Text, nullable=False, server_default=text("''")),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 TRACED: Final = job.c.traceparent.is_not(None)
 Index("job_traced", job.c.id, postgresql_where=TRACED)
 BLAMED: Final = job.c.failures > literal_column("0")
 Index("job_state", job.c.state, job.c.id)
+Index("job_starts", job.c.created_by, job.c.started_at)
 Index("job_blamed", job.c.id, postgresql_where=BLAMED)
 RESCALE_DUE: Final = and_(job.c.rescale_due, job.c.state.in_(_literals("Creating", "Created")))
 """Running jobs whose scans may have another number of actors than their parallelism demands."""

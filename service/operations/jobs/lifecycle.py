@@ -11,6 +11,7 @@ from functools import partial
 from service.domain.awaited import Awaited, Recovered, is_begun, is_over, is_settled
 from service.domain.errors import Conflict, NotFound, Unavailable, UnderRecovery
 from service.domain.job import CREATING, IllegalTransition, Job, JobEvent, JobState
+from service.operations import quotas
 from service.operations.commands.enqueue import ask
 from service.operations.jobs import rescaling
 from service.operations.leaving import Gone, unless
@@ -42,7 +43,7 @@ class Asked:
 
 
 async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: Asker) -> Asked:
-    """Record a job. The leader starts it. Raises Conflict if the name is taken."""
+    """Record a job. The leader starts it. Raises Conflict if the name is taken, and OverQuota."""
 
     async def there() -> Asked | None:
         async with world.stores.begin() as tx:
@@ -60,8 +61,9 @@ async def _create(world: World, new: NewJob, *, asked_by: Asker) -> Asked:
         world.traces.asked_for_job(traceparent)
         new = replace(new, traceparent=traceparent)
     async with world.stores.begin(by=asked_by) as tx:
-        job = await tx.jobs.add(new, now=world.clock.now())
+        job = await tx.jobs.add(new, now=world.clock.now(), by=asked_by.actor)
         bind(job=job.id)
+        await quotas.check_jobs(world, tx, asked_by, job)
         # The insert has locked the jobs of the upstreams, so no ALTER changes their actors after this check.
         await rescaling.check_beside(tx, new)
         facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by.actor}

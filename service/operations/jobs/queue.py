@@ -1,11 +1,12 @@
-"""Start jobs, the oldest first, while permits are free. The job of a table needs no permit."""
+"""Start jobs, alternately of each tenant, while permits are free. The job of a table needs no permit."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from service.domain.barrier import Chore
 from service.domain.errors import Deposed, Refused, Unavailable
+from service.domain.fair_queue import Queued, Share, start_order
 from service.domain.indexes import lacking
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
@@ -19,7 +20,6 @@ from service.ports.meta_store import Transaction
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Add
 from service.protocol.plan import JobPlan
-from service.protocol.relation import RelationKind
 from service.protocol.stage import LookupIndex
 from service.telemetry.log import logger
 
@@ -45,7 +45,9 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         due = aside.due([job.id for job in waiting], now=world.clock.now())
         free = [job for job in waiting if job.name not in taken and job.id in due]
         own = len(await tx.workers.wanted()) if parameters.serverless_workers_max else 0
-        starting = _choose(free, Places(line.held, limit), Places(own, parameters.serverless_workers_max))
+        shares = await tx.queue.shares({job.created_by for job in free if job.takes_permit})
+        permits, workers = Places(line.held, limit), Places(own, parameters.serverless_workers_max)
+        starting = _choose(free, shares, permits, workers)
         for job in free:
             if job.state is JobState.INITIAL and job not in starting:
                 # A concurrent cancel must not keep the other jobs out of the queue.
@@ -89,21 +91,20 @@ class Places:
         return self.limit == 0 or self.taken < self.limit
 
 
-def _choose(waiting: Sequence[Job], permits: Places, workers: Places) -> list[Job]:
-    """Return the jobs to start, in queue order. A job that waits for a worker of its own lets others pass."""
-    chosen: list[Job] = []
-    for job in waiting:
-        if not _takes_permit(job):
-            chosen.append(job)
-        elif permits.free and (not job.serverless or workers.free):
+def _choose(waiting: Sequence[Job], shares: Mapping[str, Share], permits: Places, workers: Places) -> list[Job]:
+    """Return the jobs to start, in the order of their starts.
+
+    A job that waits for a worker of its own lets others pass.
+    """
+    named = {job.id: job for job in waiting}
+    chosen = [job for job in waiting if not job.takes_permit]
+    for one in start_order([Queued(job.id, job.created_by) for job in waiting if job.takes_permit], shares):
+        job = named[one]
+        if permits.free and (not job.serverless or workers.free):
             permits.taken += 1
             workers.taken += job.serverless
             chosen.append(job)
     return chosen
-
-
-def _takes_permit(job: Job) -> bool:
-    return job.kind is not RelationKind.TABLE
 
 
 async def _start(world: World, job: Job, *, term: Term) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from service.domain.barrier import GraphStatus
+from service.domain.fair_queue import start_order
 from service.domain.job import Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, SnapshotProgress, of_job
 from service.ports.meta_store import Transaction
@@ -37,8 +38,15 @@ async def standing_of(tx: Transaction, jobs: Sequence[Job]) -> Standing:
     return Standing(
         scans=await tx.fragments.scans([job.id for job in jobs]),
         graphs=await tx.graphs.states({DATABASE_GRAPH, *(job.graph for job in jobs)}),
-        places={job: place for place, job in enumerate(await tx.queue.waiting(), start=1)} if queued else {},
+        places=await _places(tx) if queued else {},
     )
+
+
+async def _places(tx: Transaction) -> Mapping[JobId, int]:
+    """Return the place of each queued job, from 1: the order in which permits are given now."""
+    waiting = await tx.queue.waiting()
+    shares = await tx.queue.shares({one.tenant for one in waiting})
+    return {job: place for place, job in enumerate(start_order(waiting, shares), start=1)}
 
 
 async def progress_of(

@@ -296,6 +296,7 @@ def _job(found: Job, progress: JobProgress, waiting: Waiting | None, broken: Bro
         statement=found.statement,
         state=found.state,
         background=found.background,
+        created_by=found.created_by or None,
         initialized_at=found.initialized_at,
         started_at=found.started_at,
         finished_at=found.finished_at,
@@ -331,6 +332,7 @@ def _ddl(
     last_error, scans = standing.graphs[standing.graph_of(found)].last_error, standing.scans[found.id]
     # The graph's last error concerns the job only if the job existed at that recovery.
     error = found.error or (None if last_error is None or not found.recoveries else str(last_error))
+    auto = [scan for scan in scans if scan.fragment in limits]
     return DdlProgress(
         ddl_id=found.id,
         ddl_statement=found.statement,
@@ -349,13 +351,10 @@ def _ddl(
         eta_seconds=_seconds(progress.eta),
         waiting_for=progress.waiting_for,
         queue_place=standing.places.get(found.id),
+        created_by=found.created_by or None,
         last_error=error,
         recoveries=found.recoveries,
-        auto=tuple(
-            ScanAuto(scan.fragment, scan.upstream, scan.rate_limit, limits[scan.fragment])
-            for scan in scans
-            if scan.fragment in limits
-        ),
+        auto=tuple(ScanAuto(one.fragment, one.upstream, one.rate_limit, limits[one.fragment]) for one in auto),
         waiting=waiting,
         waits=tuple(ScanWait(scan.fragment, scan.upstream, scan.awaits) for scan in scans if scan.waiting),
     )

@@ -70,6 +70,8 @@ class JobView:
     statement: str
     state: JobState
     background: bool
+    created_by: str | None
+    """Who asked for it, as the audit trail names callers. Null if that was not recorded."""
     initialized_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -239,6 +241,7 @@ class DdlProgress:
     eta_seconds: float | None
     waiting_for: str | None
     queue_place: int | None
+    created_by: str | None
     last_error: str | None
     recoveries: int
     auto: tuple[ScanAuto, ...]

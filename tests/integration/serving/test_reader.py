@@ -2,11 +2,13 @@
 
 import asyncio
 import resource
+from dataclasses import replace
 
 import pytest
 from psycopg import AsyncConnection
 
-from service.domain.errors import Invalid, Unavailable
+from service.domain.errors import Invalid, TooLarge, Unavailable
+from service.domain.quotas import Bound
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Term
 from service.serving import connections
 from service.serving.connections import Pool
@@ -101,6 +103,19 @@ async def test_c7_values_without_text_count_as_well(reader_pool: Pool) -> None:
     wide = "select repeat('x', 100000) from generate_series(1, 1000000)"
     with pytest.raises(Invalid, match="the result is larger than 1048576 bytes"):
         await reader.query(wide, row_limit=10, timeout_ms=60_000)
+
+
+async def test_a_quota_lowers_the_bound_of_results_and_never_raises_it(reader_pool: Pool) -> None:
+    reader = PostgresReader(reader_pool, limits=ReaderLimits(bytes_max=1 << 20))
+    rows = "select repeat('x', 100) from generate_series(1, 100)"
+    low, high = Bound("viewer_result_bytes_max", 12_399), Bound("viewer_result_bytes_max", 1 << 30)
+    with pytest.raises(TooLarge, match=r"larger than 12399 bytes \(viewer_result_bytes_max\)") as refused:
+        await reader.query(rows, row_limit=1000, timeout_ms=60_000, quota=low)
+    assert refused.value.limited_by == "viewer_result_bytes_max"
+    enough = replace(low, value=12_400)
+    assert len((await reader.query(rows, row_limit=1000, timeout_ms=60_000, quota=enough)).rows) == 100
+    with pytest.raises(TooLarge, match="TIDEFILL_RESULT_BYTES_MAX"):
+        await reader.query("select repeat('x', 2000000)", row_limit=1, timeout_ms=60_000, quota=high)
 
 
 async def test_c11_a_value_is_given_up_while_it_arrives(reader_pool: Pool) -> None:

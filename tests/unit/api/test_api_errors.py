@@ -16,9 +16,11 @@ from service.domain.errors import (
     Invalid,
     MetaError,
     NotFound,
+    OverQuota,
     Refused,
     Stale,
     TimedOut,
+    TooLarge,
     Unavailable,
     UnderRecovery,
     Unreachable,
@@ -34,6 +36,8 @@ CASES = [
     (Conflict("no"), 409, "conflict"),
     (IllegalTransition(JobState.DROPPED, JobEvent.FAILED), 409, "conflict"),
     (Forbidden(needs=Role.ADMIN, has=Role.VIEWER), 403, "forbidden"),
+    (TooLarge("no", limited_by="viewer_result_bytes_max"), 422, "invalid"),
+    (OverQuota("no", quota="operator_creating_jobs_max", limit=3, used=4), 429, "quota"),
     (TimedOut("no"), 408, "request-timeout"),
     (Refused("no"), 422, "refused"),
     (Deposed(Term(2)), 410, "deposed"),
@@ -155,3 +159,13 @@ def _below(error: type[MetaError]) -> Iterator[type[MetaError]]:
         if below.__module__.startswith("service."):
             yield below
         yield from _below(below)
+
+
+async def test_a_quota_is_told_with_its_numbers_and_with_a_time_if_it_is_short() -> None:
+    for soon in (False, True):
+        error = OverQuota("no", quota="viewer_calls_max", limit=3, used=4, retry_soon=soon)
+        async with doors(BrokenStores(error)) as http:
+            answer = await http.get("/v1/jobs")
+        problem = refused(answer, 429, "quota")
+        assert (problem["quota"], problem["limit"], problem["used"]) == ("viewer_calls_max", 3, 4)
+        assert answer.headers.get("retry-after") == ("1" if soon else None)

@@ -1,0 +1,68 @@
+"""Define the quotas of tenants. A tenant is one caller: a token, or the subject of a JWT.
+
+The quotas of a tenant are those of its role. Each is a system parameter, where 0 is no quota. Admins set the quotas and
+have none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from service.domain.errors import OverQuota
+from service.domain.job import Job
+from service.domain.parameters import SystemParameters
+from service.domain.roles import Role
+
+_NAMED_MAX: Final = 5
+"""How many jobs a refusal names."""
+
+
+class Quota(StrEnum):
+    """What a quota limits. The parameter's name is that of the role, an underscore, and this."""
+
+    CREATING_JOBS = "creating_jobs_max"
+    CALLS = "calls_max"
+    RESULT_BYTES = "result_bytes_max"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A limit, with the name of the parameter or variable that sets it."""
+
+    name: str
+    value: int
+
+
+def bound_of(parameters: SystemParameters, role: Role, quota: Quota) -> Bound | None:
+    """Return a quota of a role, or None if the role has no such quota."""
+    name = f"{role}_{quota}"
+    value = int(getattr(parameters, name, 0))
+    return Bound(name, value) if value else None
+
+
+def too_many_jobs(bound: Bound, tenant: str, jobs: Sequence[Job]) -> OverQuota:
+    """Return the refusal of a CREATE of a tenant with these unfinished jobs."""
+    named = [f"{job.name} (job {job.id}, {job.state})" for job in jobs[:_NAMED_MAX]]
+    if len(jobs) > _NAMED_MAX:
+        named.append(f"{len(jobs) - _NAMED_MAX} more")
+    count = "1 job that is" if len(jobs) == 1 else f"{len(jobs)} jobs that are"
+    return OverQuota(
+        f"{tenant} has {count} queued or being created, and {bound.name} is {bound.value}: {', '.join(named)}."
+        " Another CREATE is accepted once enough of them are created, have failed or are cancelled (CANCEL JOBS)",
+        quota=bound.name,
+        limit=bound.value,
+        used=len(jobs),
+    )
+
+
+def too_many_calls(bound: Bound, tenant: str, calls: int) -> OverQuota:
+    """Return the refusal of a call of a tenant with this many calls in progress."""
+    count = "1 call" if calls == 1 else f"{calls} calls"
+    return OverQuota(
+        f"{tenant} has {count} in progress, and {bound.name} is {bound.value}: try again when one of them has ended",
+        quota=bound.name,
+        limit=bound.value,
+        used=calls,
+        retry_soon=True,
+    )

@@ -1,0 +1,57 @@
+"""Apply the quotas of tenants (`service.domain.quotas`) to jobs and calls. `SELECT` applies that of results.
+
+A quota of jobs holds across all services, a quota of calls in each service by itself.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+
+from service.domain.errors import OverQuota, Unavailable
+from service.domain.job import Job
+from service.domain.parameters import SystemParameters
+from service.domain.quotas import Bound, Quota, bound_of, too_many_jobs
+from service.domain.roles import Role
+from service.operations.world import World
+from service.ports.audit import Asker
+from service.ports.meta_store import Transaction
+
+
+async def check_jobs(world: World, tx: Transaction, asker: Asker, new: Job) -> None:
+    """Raise OverQuota if the tenant has too many unfinished jobs besides the new one, which `tx` has added.
+
+    The job of a table takes no permit and does not count.
+    """
+    if asker.role is Role.ADMIN or not new.takes_permit:
+        return
+    bound = bound_of(SystemParameters.of(await tx.parameters.all()), asker.role, Quota.CREATING_JOBS)
+    if bound is None:
+        return
+    others = [job for job in await tx.queue.unfinished_of(asker.actor) if job.id != new.id]
+    if len(others) >= bound.value:
+        raise counted(world, too_many_jobs(bound, asker.actor, others))
+
+
+async def calls_bound(world: World, role: Role) -> Bound | None:
+    """Return the quota of calls of a role, at most some seconds old. While it cannot be read, there is none."""
+    if role is Role.ADMIN:
+        return None
+    now = world.clock.monotonic()
+    remembered, parameters = world.parameters.of(None, now=now)
+    if not remembered:
+        try:
+            parameters = await world.parameter_reads.get(None, partial(_read, world))
+        except Unavailable:
+            parameters = None
+        world.parameters.keep(None, parameters, now=world.clock.monotonic())
+    return None if parameters is None else bound_of(parameters, role, Quota.CALLS)
+
+
+def counted(world: World, refusal: OverQuota) -> OverQuota:
+    """Count a refusal in the metrics, and return it."""
+    world.metrics.refused(refusal.quota)
+    return refusal
+
+
+async def _read(world: World, _keys: Collection[None]) -> Mapping[None, SystemParameters]:
+    async with world.stores.begin() as tx:
+        return {None: SystemParameters.of(await tx.parameters.all())}

@@ -1,0 +1,121 @@
+"""A flood of one tenant delays another one's job by one job, and a quota ends the flood."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from service.domain.errors import Conflict, OverQuota
+from service.domain.job import JobEvent, JobState
+from service.domain.roles import Role
+from service.operations.jobs import lifecycle, queue
+from service.operations.jobs.standing import standing_of
+from service.operations.world import World
+from service.ports.audit import Asker
+from service.protocol.ids import JobId, RelationId, Term
+from tests.support.fake_meta_store import FakeStores
+from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
+from tests.support.http import StillClock, world_of
+from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view
+
+A, B, ROOT = Asker("token 1 (a)", Role.OPERATOR), Asker("token 2 (b)", Role.OPERATOR), Asker("root", Role.ADMIN)
+
+
+@dataclass
+class Here:
+    """A leader with one permit and a table."""
+
+    world: World
+    clock: StillClock
+    term: Term
+    table: RelationId
+    asked: int = field(default=0)
+
+    async def ask(self, who: Asker, name: str | None = None) -> JobId:
+        self.asked += 1
+        new = new_view(name or f"m{self.asked}", self.table)
+        return (await lifecycle.create(self.world, new, if_not_exists=False, asked_by=who)).job
+
+    async def start(self) -> list[str]:
+        """Start what may start; return the jobs that are being created."""
+        self.clock.seconds += 1
+        await queue.start_jobs(self.world, term=self.term)
+        return await self.names(JobState.CREATING)
+
+    async def names(self, *states: JobState) -> list[str]:
+        async with self.world.stores.begin() as tx:
+            return [job.name for job in await tx.jobs.where(set(states))]
+
+    async def move(self, job: JobId, event: JobEvent) -> None:
+        async with self.world.stores.begin() as tx:
+            await tx.jobs.move(job, event, now=NOW)
+
+    async def set(self, name: str, value: int) -> None:
+        async with self.world.stores.begin() as tx:
+            await tx.parameters.set(name, str(value))
+
+    async def places(self) -> list[JobId]:
+        async with self.world.stores.begin() as tx:
+            standing = await standing_of(tx, await tx.jobs.where({JobState.QUEUED}))
+        return sorted(standing.places, key=lambda job: standing.places[job])
+
+
+@pytest.fixture
+async def here() -> Here:
+    stores, tables, clock = FakeStores(lambda: NOW), FakeTables(StateStore()), StillClock()
+    world = replace(world_of(stores, clock=clock), tables=tables, fences=FakeFences(tables.store))
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        term = await tx.leases.gain("a", lease=LEASE)
+    assert term is not None
+    await world.fences.claim(term)
+    return Here(world, clock, term, table.relation)
+
+
+async def test_the_job_of_another_tenant_starts_next_and_its_place_says_so(here: Here) -> None:
+    flood = [await here.ask(A, f"a{number}") for number in range(30)]
+    assert await here.start() == ["a0"]
+    one = await here.ask(B, "b")
+    await here.start()
+    assert await here.places() == [one, *flood[1:]]
+    await here.move(flood[0], JobEvent.FINISHED)
+    assert await here.start() == ["b"]
+    assert await here.places() == flood[1:]
+    await here.move(one, JobEvent.FINISHED)
+    two = await here.ask(B, "b2")
+    assert await here.start() == ["a1"]
+    assert await here.places() == [two, *flood[2:]]
+
+
+async def test_a_quota_of_jobs_refuses_the_next_and_says_what_frees_one(here: Here) -> None:
+    await here.set("operator_creating_jobs_max", 2)
+    first, second = await here.ask(A, "one"), await here.ask(A, "two")
+    await here.start()
+    with pytest.raises(OverQuota) as refused:
+        await here.ask(A, "three")
+    assert str(refused.value) == (
+        "token 1 (a) has 2 jobs that are queued or being created, and operator_creating_jobs_max is 2:"
+        f" one (job {first}, Creating), two (job {second}, Queued)."
+        " Another CREATE is accepted once enough of them are created, have failed or are cancelled (CANCEL JOBS)"
+    )
+    assert (refused.value.limit, refused.value.used, refused.value.retry_soon) == (2, 2, False)
+    assert await here.names(*JobState) == ["t", "one", "two"], "nothing is left of it"
+    with pytest.raises(Conflict, match="still being created"):
+        await here.ask(A, "one")
+    # Neither a table, nor another tenant, nor an admin is held to it.
+    await lifecycle.create(here.world, new_table("u"), if_not_exists=False, asked_by=A)
+    for who in (B, B, ROOT, ROOT, ROOT):
+        await here.ask(who)
+    await here.move(second, JobEvent.CANCEL_ASKED)
+    await here.ask(A, "three")
+    with pytest.raises(OverQuota):
+        await here.ask(A, "four")
+    await here.move(first, JobEvent.FINISHED)
+    await here.ask(A, "four")
+
+
+async def test_of_many_jobs_a_refusal_names_some(here: Here) -> None:
+    for _ in range(8):
+        await here.ask(A)
+    await here.set("operator_creating_jobs_max", 1)
+    with pytest.raises(OverQuota, match=r"has 8 jobs .* is 1: m1 \(.*, m5 \(job \d+, Initial\), 3 more\. Another"):
+        await here.ask(A)
