@@ -6,7 +6,7 @@ answered write is lost, and every view is its query (I1, I2, I3, I6).
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -134,7 +134,7 @@ class Shop:
         return sum(job["rows"] for job in self.client.get("/v1/ddl-progress")["items"])
 
     @contextmanager
-    def through(self, event: str, *, moved: bool = True) -> Iterator[None]:
+    def through(self, event: str, *, moved: bool = True) -> Generator[None]:
         """Have something happen. Then the graph runs, on another worker if it has `moved`, and the jobs go on."""
         before, rows = self.worker(), self.progress()
         ((since, generation),) = self.stored(
@@ -159,7 +159,7 @@ class Shop:
         print(f"{event}: {gap:.2f} s at most without a committed barrier")  # noqa: T201 - a figure for people
 
     @contextmanager
-    def planned(self) -> Iterator[None]:
+    def planned(self) -> Generator[None]:
         """Assert that the worker which runs the graph ends only after another one has taken over."""
         old, last = self.worker(), self.last_event()
         yield
@@ -186,7 +186,7 @@ def shop(control_plane: Plane, postgres_url: str, namespace: str) -> Iterator[Sh
 
 
 @contextmanager
-def busy(shop: Shop) -> Iterator[None]:
+def busy(shop: Shop) -> Generator[None]:
     """Write all the time, to a table and to the external database, while views are built. Check all in the end."""
     over, pool = threading.Event(), ThreadPoolExecutor(8, "writers")
     table = StormTable("orders", PersistentClient(shop.front, "orders"), Random(7), pool)
@@ -203,7 +203,11 @@ def busy(shop: Shop) -> Iterator[None]:
         text = f"CREATE MATERIALIZED VIEW {name} WITH (backfill_rate_limit = 10) AS {query}"
         shop.client.run(text, background_ddl="true", streaming_parallelism="1")
     watcher = Watcher(shop.client, over)
-    turns = (table.turn, ledger.turn, watcher.turn, lambda _: shop.external.run(*CHANGES))
+
+    def change(_turn: int) -> None:
+        shop.external.run(*CHANGES)
+
+    turns = (table.turn, ledger.turn, watcher.turn, change)
     with ExitStack() as stack:
         running = [stack.enter_context(Repeating(turn, pause=0.2)) for turn in turns]
         yield
