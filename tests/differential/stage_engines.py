@@ -23,6 +23,8 @@ from tests.support.state_store import prepared_store
 ROUNDS = 2
 VNODES = (1, 2, 8)
 """So many are read whole by one job."""
+DOCUMENTED = "date/time field value out of range"
+"""Spark computed a date before year 1. `docs/sql.md` says that this is an error."""
 
 
 async def read_by_both(server: str, cases: Sequence[Case], made: Made) -> list[Case]:
@@ -57,6 +59,8 @@ async def _read(chains: Chains, case: Case, made: Made) -> list[tuple[Chain, Cha
     try:
         by_spark = await chains.add(case.query, made, page_rows=lambda: 100_000)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        if DOCUMENTED in str(error):
+            return []
         _failed(case, f"history: {type(error).__name__}: {error}")
         return [(by_store, by_store)]
     await _compared(chains, case, by_store, by_spark, "after history")

@@ -9,10 +9,13 @@ columns and numbers become one: there all rows have as many digits behind the po
 computed with as a decimal. A measure is an exact number, whose sums are exact however long it is.
 
 Spark fails where a number does not fit (I12). It never rounds one.
+
+The text columns of relations are COLLATE "C", for which Postgres changes the case of ASCII letters alone.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from string import ascii_lowercase, ascii_uppercase
 from typing import Final, TypeVar
 
 from sqlglot import exp
@@ -24,10 +27,11 @@ from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 from service.protocol.stage import Aggregate, Expression, Join, Stage, Value
 from service.protocol.stage_spark import MEASURE_DIGITS_MAX, spark_column
+from service.sql.expressions.allowed import called_name
 from service.sql.expressions.contexts import passed_on
 from service.sql.expressions.operators import truth
 from service.sql.expressions.scalar import Scope
-from service.sql.expressions.typed import INTEGERS, NUMERIC, Typed, coerced, digits, numeric, quoted_name
+from service.sql.expressions.typed import INTEGERS, NUMERIC, TEXT, Typed, coerced, digits, numeric, quoted_name
 from service.sql.queries.nodes import bare
 from service.sql.queries.relations import ONE
 from service.sql.text.tree import Tree, identifier
@@ -46,6 +50,11 @@ _DECIMAL: Final = (
     "(case when {0} rlike '[.][0-9]{{20}}[0-9]*[1-9]' then raise_error('only the state store computes with a numeric of"
     f" more than 20 digits behind the point: SET stage_engine = store') else cast({{0}} as {_COMPUTED.spark}) end)"
 )
+_CASES: Final = {
+    "lower": f"'{ascii_uppercase}', '{ascii_lowercase}'",
+    "upper": f"'{ascii_lowercase}', '{ascii_uppercase}'",
+}
+"""The letters that a function replaces, and by which."""
 _SPECIAL: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _Name = tuple[str | None, str]
 E = TypeVar("E", bound=Expression)
@@ -69,7 +78,19 @@ class _Scope(Scope):
             return self._exact(node)
         if isinstance(node, exp.Case) and node.this is None and any(map(_is_special, node.args["ifs"])):
             return self._finite(node)
+        if isinstance(node, exp.Anonymous) and called_name(node) in _CASES:
+            return self._cased(node)
+        if isinstance(node.this if isinstance(node, exp.Escape) else node, exp.ILike):
+            raise Invalid("only the state store ignores case as Postgres does")
         return Scope.bind(self, node)
+
+    def _cased(self, node: exp.Anonymous) -> Typed:
+        """Bind a change of case. A text without a column has the collation of the database, which may be any."""
+        if not node.sql().isascii():
+            raise Invalid("only the state store changes the case of such a text as Postgres does")
+        (argument,) = node.expressions
+        value = coerced(self.bind(argument), TEXT)
+        return replace(value, sql=f"translate({value.sql}, {_CASES[called_name(node)]})", column=None)
 
     def _unbounded(self, node: exp.Expr) -> Typed | None:
         """Return a column if it is a numeric without a precision, whose values are texts."""

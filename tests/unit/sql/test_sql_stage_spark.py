@@ -1,6 +1,7 @@
 """The Spark texts of a stage: what has one, what the state store alone computes and why."""
 
 from dataclasses import replace
+from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
 import pytest
@@ -86,7 +87,8 @@ def measure(text: str, kind: str) -> Value:
         ("i0.s", "numeric", "`i0__s`"),
         ("i0.n * 2", "numeric", "cast((`i0__n` * cast(2 as decimal(10,0))) as string)"),
         ("'it''s'", "text", "'it\\'s'"),
-        ("upper(i0.t)", "text", "(upper(`i0__t`))"),
+        ("upper(i0.t)", "text", f"translate(`i0__t`, '{ascii_lowercase}', '{ascii_uppercase}')"),
+        ("lower(i0.t || 'A')", "text", f"translate(concat(`i0__t`, 'A'), '{ascii_uppercase}', '{ascii_lowercase}')"),
     ],
 )
 def test_a_value_has_exactly_the_type_of_its_column(text: str, kind: str, spark: str) -> None:
@@ -109,6 +111,9 @@ def test_a_value_has_exactly_the_type_of_its_column(text: str, kind: str, spark:
         ("date_bin('1 month', i0.ts, i0.ts)", "timestamp", "a stride above zero, without months"),
         ("date_bin('0 seconds', i0.ts, i0.ts)", "timestamp", "a stride above zero, without months"),
         ("date_bin('1 day', i0.ts::date, '2001-01-01')", "timestamptz", "date_bin of a value of type date"),
+        ("upper(i0.t || 'ä')", "text", "changes the case of such a text"),
+        ("i0.t ilike 'a%'", "boolean", "ignores case"),
+        ("i0.t not ilike 'a%' escape 'b'", "boolean", "ignores case"),
         ("regexp_count(i0.t, 'a')", "integer", "function regexp_count is not supported"),
         ("exp(i0.d)", "double precision", "Spark's last digit differs"),
         ("(select 1)", "integer", "a subquery is not supported"),
