@@ -29,7 +29,9 @@ def build_in_group(tides: Tides, view: str) -> None:
     text = f"CREATE MATERIALIZED VIEW {view} WITH ({options}) AS SELECT v FROM t"
     assert "The profiles of workers are: big, database, serverless" in str(service.refused(text.format("huge")))
     created = service.later(text.format("big"))
-    (pod,) = until(lambda: [one for one in tides.pods().values() if job in one["metadata"]["labels"]], what=tides.said)
+    pod = until(
+        lambda: next((one for one in tides.pods().values() if job in one["metadata"]["labels"]), None), what=tides.said
+    )
     created.result()
     assert pod["metadata"]["labels"][job] == str(service.job(view))
     assert pod["metadata"]["labels"]["tidefill.dev/resource-group"] == "big"
