@@ -17,9 +17,26 @@ pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.control_plan
 
 @pytest.fixture
 def tides(control_plane: Plane, postgres_url: str, namespace: str, tmp_path: Path) -> Iterator[Tides]:
-    values = {"sparkMaster": "local[2]"}
+    values = {"sparkMaster": "local[2]", "profiles": {"big": {"podAnnotations": {"example.com/size": "big"}}}}
     with running_tides(control_plane, postgres_url, namespace, tmp_path, values, image="nowhere/worker") as made:
         yield made
+
+
+def build_in_group(tides: Tides, view: str) -> None:
+    """Create a view whose own worker has the profile `big`, and look at the worker's pod."""
+    service, job = tides.service, "tidefill.dev/job"
+    options = "cloud.serverless_backfill_enabled = true, resource_group = {}"
+    text = f"CREATE MATERIALIZED VIEW {view} WITH ({options}) AS SELECT v FROM t"
+    assert "The profiles of workers are: big, database, serverless" in str(service.refused(text.format("huge")))
+    created = service.later(text.format("big"))
+    pod = until(
+        lambda: next((one for one in tides.pods().values() if job in one["metadata"]["labels"]), None), what=tides.said
+    )
+    created.result()
+    assert pod["metadata"]["labels"][job] == str(service.job(view))
+    assert pod["metadata"]["labels"]["tidefill.dev/resource-group"] == "big"
+    assert pod["metadata"]["annotations"] == {"example.com/size": "big"}
+    assert service.detail(service.job(view))["job"]["resource_group"] == "big"
 
 
 def test_workers_are_pods_and_a_job_says_what_is_wrong_with_them(tides: Tides) -> None:
@@ -69,8 +86,7 @@ def test_workers_are_pods_and_a_job_says_what_is_wrong_with_them(tides: Tides) -
     assert service.value("SELECT count(*) FROM m") == 2000
 
     # A job with a worker of its own has a pod, which goes with the job's graph.
-    own = "CREATE MATERIALIZED VIEW n WITH (cloud.serverless_backfill_enabled = true) AS SELECT v FROM t"
-    service.run(own)
+    build_in_group(tides, "n")
     registered = [facts["worker"] for facts in tides.events("worker.registered") if facts["graph"] != 1]
     assert len(registered) == 1
     until(lambda: registered[0] not in tides.pods(), what=tides.said)

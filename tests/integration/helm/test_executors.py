@@ -109,6 +109,8 @@ def test_a_worker_with_executors_knows_its_pod_and_theirs(helm: Path) -> None:
     assert found["spark.kubernetes.container.image"] == "example.com/worker:7"
     assert found["spark.kubernetes.container.image.pullPolicy"] == "Always"
     assert found["spark.authenticate"] == found["spark.network.crypto.enabled"] == "true"
+    assert found["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)", "the worker's pod owns them"
+    assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "$(POD_IP)"
     # A variable in a setting is one that the container has, before the setting.
     names = [one["name"] for one in container["env"]]
     for name in ("POD_NAME", "POD_NAMESPACE", "POD_IP"):
