@@ -198,7 +198,7 @@ class GraphExecutor:
             ),
             timings_ms=epoch.timings_ms,
             consumed=consumed,
-            work=epoch.longest_work(),
+            work=epoch.longest_work() if epoch.work else (),
         )
 
     @property

@@ -83,7 +83,8 @@ def _call(request: Request, world: World, *, discreet: bool) -> AuditedCall:
     headers = Headers(scope=request.scope)
     request_id = headers.get("x-request-id", "")
     span = cast("SpanContext | None", getattr(request.state, "span", None))
-    trace = span or parse_traceparent(headers.get("traceparent", ""))
+    header = headers.get("traceparent")
+    trace = span if header is None or span is not None else parse_traceparent(header)
     if trace is not None:
         bind(trace_id=trace.trace)
     return AuditedCall(

@@ -556,7 +556,7 @@ async def test_a_traced_job_is_taken_once_after_its_creation_has_ended(stores: S
         await add_created(tx, new_table("t"))
         job = await tx.jobs.add(replace(new_table("u"), traceparent=asked), now=NOW)
         assert await tx.jobs.take_traced() == []
-        await tx.jobs.move(job.id, JobEvent.CANCEL_ASKED, now=at(5))
+        await tx.jobs.move(job.id, JobEvent.CANCEL_ASKED, now=NOW + timedelta(seconds=5))
         ended = await tx.jobs.get(job.id)
         assert await tx.jobs.take_traced() == [(ended, asked)]
     async with stores.begin() as tx:

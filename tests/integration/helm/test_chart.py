@@ -52,9 +52,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         },
         "worker": {"sparkMaster": "local[4]", "sparkConf": {"spark.driver.memory": "3g"}, "scratchSize": "50Gi"},
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}]},
-        "telemetry": {
-            "otel": {"endpoint": "http://collector.example:4318", "ratio": 0.25, "headersKey": "otlp-headers"}
-        },
+        "telemetry": {"otel": {"endpoint": "http://collector.example:4318", "ratio": 0.25}},
         "monitoring": {
             "labels": {"release": "prometheus"},
             "serviceMonitor": {"enabled": True, "tokenKey": "viewer-token"},
