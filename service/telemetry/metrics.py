@@ -9,7 +9,7 @@ store, so they are right in every service process.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -69,12 +69,7 @@ class Metrics:
         self.spans_dropped = Counter(
             "tidefill_spans_dropped", "Spans of traces that no collector took.", registry=self._registry
         )
-        self._quotas = Counter(
-            "tidefill_quota_refusals",
-            "Requests that were refused because of a quota of the caller's role.",
-            labelnames=("quota",),
-            registry=self._registry,
-        )
+        self._refused: dict[str, int] = {}
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}
@@ -114,7 +109,7 @@ class Metrics:
 
     def refused(self, quota: str) -> None:
         """Count a request that was refused because of the quota with this parameter."""
-        self._quotas.labels(quota).inc()
+        self._refused[quota] = self._refused.get(quota, 0) + 1
 
     def page(self, measures: Measures) -> bytes:
         """Return the page in Prometheus's text format."""
@@ -136,6 +131,12 @@ class Metrics:
         barriers = CounterMetricFamily("tidefill_barriers_committed", "Barriers committed.", labels=DATABASE_LABELS)
         barriers.add_metric((str(DATABASE_GRAPH),), self._barriers)
         yield barriers
+        refused = CounterMetricFamily(
+            "tidefill_quota_refusals", "Requests refused because of a quota of the caller's role.", labels=("quota",)
+        )
+        for quota, count in self._refused.items():
+            refused.add_metric((quota,), count)
+        yield refused
         # Untyped, because the client library adds `_total` to a counter's name, and these names are RisingWave's.
         for name, text, counts in (
             ("stream_backfill_snapshot_read_row_count", "Rows read from upstream history.", self._snapshot_rows),
