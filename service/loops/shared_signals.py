@@ -7,6 +7,7 @@ that is lost costs latency. A service that hears no peers sends nothing but its 
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -25,7 +26,7 @@ HEARTBEAT_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 25.0
 """A peer that was not heard for so long is gone. A service that does not hear even itself connects again."""
 TOGETHER_SECONDS: Final = 0.02
-"""Signals of so short a time are sent together."""
+"""The shortest time between two notifications. Signals of this time are sent together."""
 PAYLOAD_MAX: Final = 7_000
 """Bytes; Postgres takes 8,000. A longer list of topics is sent as all topics."""
 _EVERY: Final = GraphId(-1)
@@ -122,14 +123,12 @@ class Exchange:
         self._peers = {peer: at for peer, at in self._peers.items() if now - at < SILENT_SECONDS} | {sender: now}
 
     async def _speak(self) -> None:
-        """Send what is pending, or a heartbeat."""
+        """Send what is pending, or a heartbeat. The first signal after a while is sent at once."""
         await self._notify()
-        try:
+        await wait(asyncio.Event(), TOGETHER_SECONDS)
+        with suppress(TimeoutError):
             async with asyncio.timeout(HEARTBEAT_SECONDS):
                 await self._due.wait()
-        except TimeoutError:
-            return
-        await wait(asyncio.Event(), TOGETHER_SECONDS)
 
     async def _notify(self) -> None:
         pending, self._pending = self._pending, {}
