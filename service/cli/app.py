@@ -52,6 +52,7 @@ def serve(
     """Run the service, with its own Postgres and worker unless TIDEFILL_* variables name others."""
     # Imported here, because a client must start fast, and only this command needs the whole service.
     from pydantic import ValidationError  # noqa: PLC0415
+    from pydantic_settings import SettingsError  # noqa: PLC0415
 
     from service import bootstrap  # noqa: PLC0415
     from service.domain.errors import MetaError, Refused  # noqa: PLC0415
@@ -65,6 +66,9 @@ def serve(
     except ValidationError as error:
         faults = ", ".join(f"TIDEFILL_{str(fault['loc'][0]).upper()}: {fault['msg']}" for fault in error.errors())
         output.complain({"detail": faults})
+        raise typer.Exit(ExitCode.USAGE) from None
+    except SettingsError as error:
+        output.complain({"detail": f"{error}: it must be JSON"})
         raise typer.Exit(ExitCode.USAGE) from None
     except MetaError as error:
         output.complain({"detail": error.message})
@@ -100,7 +104,7 @@ def migrate(
 ) -> None:
     """Bring the meta store's schema up to date."""
     # Imported here, because a client must start fast and needs no database driver.
-    from service.domain.errors import Invalid, Unavailable  # noqa: PLC0415
+    from service.domain.errors import Conflict, Invalid, Unavailable  # noqa: PLC0415
     from service.meta_store.migrate import migrate as run  # noqa: PLC0415
 
     try:
@@ -108,6 +112,9 @@ def migrate(
     except Unavailable as error:
         output.complain({"detail": str(error)})
         raise typer.Exit(ExitCode.UNAVAILABLE) from None
+    except Conflict as error:
+        output.complain({"detail": error.message})
+        raise typer.Exit(ExitCode.REFUSED) from None
     except Invalid as error:
         raise typer.BadParameter(str(error), param_hint="--database-url") from None
     output.say("the meta store is up to date")

@@ -101,16 +101,18 @@ class Exchange:
             return
         try:
             sender, hints = json.loads(payload)
-            told = [(self._signals[name], list(map(_topic, topics))) for name, topics in hints.items()]
-        except (ValueError, TypeError, AttributeError, KeyError):
-            # Anyone who may connect to the database may notify, and so does a service of the next release.
+            told = {name: list(map(_topic, topics)) for name, topics in hints.items()}
+        except (ValueError, TypeError, AttributeError):
+            # Anyone who may connect to the database may notify.
             log.warning("signals.unread")
             return
         if sender == self._sender:
             return
         self._meet(str(sender))
-        for signals, topics in told:
-            signals.receive(*(() if _EVERY in topics else topics))
+        for name, topics in told.items():
+            # A name may be missing while this service starts, or be one of the next release.
+            if name in self._signals:
+                self._signals[name].receive(*(() if _EVERY in topics else topics))
 
     def _meet(self, sender: str) -> None:
         """Note that a peer lives, and make oneself known to a new one."""

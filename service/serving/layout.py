@@ -15,8 +15,6 @@ SERVER_VERSION_MIN: Final = 150_000
 """Postgres 15 has NULLS NOT DISTINCT. Without it, rows with NULL in the key would not be unique."""
 
 _SCHEMAS: Final = ("state", "live", "stage")
-_PREPARE_LOCK: Final = 0x7469646566696C6C
-"""The advisory lock that serialises services which start together. The number is "tidefill" in ASCII."""
 
 _VERSION_1: Final = """
 create table state.leader(one boolean primary key default true check (one), term bigint not null);
@@ -103,7 +101,6 @@ async def lay_out(conn: Connection) -> None:
     tidefill's, or if the layout is newer than this release.
     """
     await _check_server(conn)
-    await conn.execute("select pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
     version = await _version(conn)
     if version > len(_UPGRADES):
         raise Conflict(f"the state store has layout {version}; this release knows {len(_UPGRADES)}: use a newer one")

@@ -6,6 +6,7 @@ Next: `service.serving.tables`, which uses the layout and the logins.
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from psycopg import errors
 
@@ -15,6 +16,9 @@ from service.serving.layout import lay_out
 from service.serving.read_role import make_read_role
 from service.serving.roles import Logins, make_reader, make_writer, role_names, take_from_public
 from service.sessions import check_sessions
+
+_LOCK: Final = 0x7469646566696C6C
+"""The advisory lock that serialises services which start together. The number is "tidefill" in ASCII."""
 
 
 async def prepare(
@@ -59,6 +63,7 @@ async def _preparing(url: str) -> AsyncGenerator[Connection]:
     with translated():
         try:
             async with await Connection.connect(parameters, autocommit=True) as conn, conn.transaction():
+                await conn.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
                 yield conn
         except errors.InsufficientPrivilege as error:
             raise Invalid(f"the login of the state store may not do what it has to: {said(error)}") from error

@@ -12,7 +12,10 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.pool import NullPool
+from typer.testing import CliRunner
 
+from service.cli.app import app
+from service.cli.client import ExitCode
 from service.domain.errors import Conflict, Unavailable
 from service.meta_store.engine import psycopg_url
 from service.meta_store.migrate import configuration, migrate
@@ -117,6 +120,10 @@ def test_a_schema_that_was_contracted_since_is_refused(empty_url: str, engine: E
     newer(engine, "9997")
     with pytest.raises(Conflict, match="needs services that know version 9997"):
         migrate(empty_url)
+    ended = CliRunner().invoke(app, ["migrate", "--database-url", empty_url])
+    assert ended.exit_code == ExitCode.REFUSED
+    assert "needs services that know version 9997" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_server_that_is_away_is_unavailable() -> None:

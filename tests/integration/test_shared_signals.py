@@ -76,6 +76,15 @@ async def test_i13_what_a_stranger_notifies_is_left_alone(database_url: str) -> 
         await waits
 
 
+async def test_a_name_that_is_unknown_here_does_not_hide_the_others(database_url: str) -> None:
+    """A service that starts has not made its names yet, and one of the next release may have more of them."""
+    async with exchanging(database_url, "a", "b") as (_, (_, theirs)):
+        waits = asyncio.create_task(theirs.wait(FOR_EVER, topic=GraphId(7), since=theirs.heard(GraphId(7))))
+        async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as newer:
+            await newer.execute("select pg_notify(%s, %s)", (CHANNEL, '["x", {"unknown": [7], "changes": [7]}]'))
+        await waits
+
+
 async def test_i3_a_lost_connection_is_opened_again_and_everything_is_read_again(database_url: str) -> None:
     async with exchanging(database_url, "a", "b") as ((_, mine), (_, theirs)):
         waits = [asyncio.create_task(one.wait(FOR_EVER, since=one.heard())) for one in (mine, theirs)]

@@ -11,7 +11,7 @@ from psycopg import sql
 from service.domain.errors import Conflict, Invalid
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, Term
 from service.serving.connections import open_pool, url_as
-from service.serving.preparation import prepare
+from service.serving.preparation import prepare, prepare_catalog_reader
 from service.serving.reader import PostgresReader
 from service.serving.roles import Logins
 from service.serving.tables import PostgresTables
@@ -75,8 +75,11 @@ async def test_passwords_rotate_and_are_not_shown(empty_url: str) -> None:
 
 
 async def test_services_that_start_together_wait_for_each_other(empty_url: str) -> None:
+    """The meta store's own database may be named once more as the state store."""
+    catalogs = asyncio.gather(*(prepare_catalog_reader(empty_url, reader_password="reader") for _ in range(4)))
     found = await asyncio.gather(*(_prepare(empty_url) for _ in range(4)))
     assert len({logins.reader_url for logins in found}) == 1
+    assert len(set(await catalogs)) == 1
 
 
 async def test_what_is_stored_stays(store: Store) -> None:

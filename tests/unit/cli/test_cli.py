@@ -360,6 +360,11 @@ def test_serve_refuses_settings_that_cannot_be(command: Command, monkeypatch: py
     assert ended.exit_code == 2
     assert "TIDEFILL_PORT" in ended.stderr
     monkeypatch.delenv("TIDEFILL_PORT")
+    monkeypatch.setenv("TIDEFILL_ALLOWED_ORIGINS", "https://grafana.example")
+    ended = command("serve")
+    assert ended.exit_code == 2
+    assert "allowed_origins" in ended.stderr
+    monkeypatch.delenv("TIDEFILL_ALLOWED_ORIGINS")
     # Logging is set up once per process, onto a stream that here ends with the command.
     monkeypatch.setattr(bootstrap, "configure", Mock())
     monkeypatch.delenv("TIDEFILL_API_TOKEN", raising=False)
