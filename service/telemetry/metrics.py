@@ -9,7 +9,7 @@ store, so they are right in every service process.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
