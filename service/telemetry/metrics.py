@@ -66,9 +66,7 @@ class Metrics:
         )
         self.stalls = Stalls(self._registry)
         self.leader = Gauge("tidefill_leader", "1 while this service leads, otherwise 0.", registry=self._registry)
-        self.spans_dropped = Counter(
-            "tidefill_spans_dropped", "Spans of traces that no collector took.", registry=self._registry
-        )
+        self.spans_dropped = Counter("tidefill_spans_dropped", "Spans that no collector took.", registry=self._registry)
         self._refused: dict[str, int] = {}
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
