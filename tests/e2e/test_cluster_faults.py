@@ -259,5 +259,6 @@ def test_a_cluster_loses_no_answered_write(shop: Shop) -> None:
         with shop.planned(), shop.through("upgraded"):
             newer = {kind: {**values, **NEWER} for kind, values in VALUES.items()}
             release.succeeds("upgrade", RELEASE, str(CHART), "--timeout", "4m", values=newer)
-        (pod,) = release.pods("worker")
+        # A pod that was killed is kept for its log.
+        (pod,) = (one for one in release.pods("worker") if one["metadata"]["name"] == shop.worker())
         assert pod["spec"]["containers"][0]["image"].endswith(":0.1.1")
