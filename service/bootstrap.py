@@ -18,7 +18,6 @@ from datetime import timedelta
 from typing import Final
 
 import uvicorn
-from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -49,22 +48,19 @@ from service.operations.status.readiness import Readiness
 from service.operations.upkeep.cluster import Supervision
 from service.operations.world import World
 from service.parsing.pool import ParserProcesses
+from service.pools import Pools, open_pools, read_login
 from service.ports.bearers import Bearers
 from service.ports.state_store import Reader
 from service.probes.http import HttpxProbe
 from service.serving.comparing import PostgresFollowedRows
-from service.serving.connections import Pool, open_pool
 from service.serving.fencing import PostgresFences
 from service.serving.health import PostgresGauge
 from service.serving.logical_views import PostgresViews
 from service.serving.lookups import PostgresLookups
 from service.serving.pins import PostgresPins
-from service.serving.preparation import prepare, prepare_catalog_reader
-from service.serving.read_role import READ_ROLE
 from service.serving.reader import PostgresReader, ReaderLimits
 from service.serving.staging import PostgresStaging
 from service.serving.tables import PostgresTables
-from service.serving.user_query import open_reader_pool
 from service.settings import Settings
 from service.sources.comparing import PostgresExternalRows
 from service.sources.replication import PostgresReplication
@@ -242,7 +238,7 @@ async def _wired(
 ) -> _Wired:
     await asyncio.to_thread(migrate, database_url)
     engine = _engine(stack, database_url, "tidefill-service")
-    pools = await _pools(stack, settings, database_url, engine)
+    pools = await open_pools(stack, settings, database_url, engine)
     parsers = ParserProcesses()
     stack.push_async_callback(parsers.close)
     client = kubernetes(stack, settings) if settings.launcher == "kubernetes" else None
@@ -255,14 +251,14 @@ async def _wired(
         replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader"))),
         PostgresReader(pools.probe),
         SecretStr(pools.url),
-        _read_login(pools.read_url),
+        read_login(pools.read_url),
         installation,
         client,
     )
 
 
 def _world(
-    settings: Settings, pools: "_Pools", stores: PostgresStores, parsers: ParserProcesses, exchange: Exchange
+    settings: Settings, pools: Pools, stores: PostgresStores, parsers: ParserProcesses, exchange: Exchange
 ) -> World:
     hosts = parse_host_rules(settings.source_hosts)
     return World(
@@ -306,73 +302,10 @@ def _reader_limits(settings: Settings) -> ReaderLimits:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pools:
-    """Connections to the state store, by whom they are kept for. `catalog` reads the meta store where that is another
-    database.
-    """
-
-    url: str
-    writer_url: str
-    read_url: str
-    owner: Pool
-    leader: Pool
-    staging: Pool
-    reader: Pool
-    probe: Pool
-    catalog: Pool | None
-
-
-async def _pools(stack: AsyncExitStack, settings: Settings, database_url: str, engine: AsyncEngine) -> _Pools:
-    url = (settings.state_store_url or SecretStr(database_url)).get_secret_value()
-    password = await _password(engine, "reader")
-    logins = await prepare(
-        url,
-        reader_password=password,
-        writer_password=await _password(engine, "writer"),
-        read_password=await _password(engine, "read"),
-        read_name=READ_ROLE if settings.database_url is None and settings.state_store_url is None else None,
-    )
-    for warning in logins.warnings:
-        log.warning("state_store.open_right", warning=warning)
-    catalog_url = await prepare_catalog_reader(database_url, reader_password=password)
-    elsewhere = settings.state_store_url is not None
-    return _Pools(
-        url=url,
-        writer_url=logins.writer_url,
-        read_url=logins.read_url,
-        owner=await stack.enter_async_context(open_pool(url, name="owner")),
-        leader=await stack.enter_async_context(open_pool(url, name="leader")),
-        staging=await stack.enter_async_context(open_pool(url, name="staging", size=settings.loads_max)),
-        reader=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=settings.queries_max)),
-        probe=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=1, name="probe")),
-        catalog=await stack.enter_async_context(open_reader_pool(catalog_url, name="catalog")) if elsewhere else None,
-    )
-
-
-def _read_login(url: str) -> ReadLogin:
-    """Return the login for people's own tools. Of several hosts the first is shown."""
-    parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
-    login = ReadLogin(
-        host=parts.get("host", "localhost").split(",")[0],
-        port=int(parts.get("port", "5432").split(",")[0]),
-        database=parts.get("dbname", parts["user"]),
-        user=parts["user"],
-        password=parts["password"],
-    )
-    place = f"{login.host}:{login.port}/{login.database}"
-    log.info("state_store.read_login", dsn=f"postgresql://{login.user}@{place}", command="tidefill psql")
-    return login
-
-
 def _engine(stack: AsyncExitStack, database_url: str, name: str) -> AsyncEngine:
     engine = connect(database_url, application_name=name)
     stack.push_async_callback(engine.dispose)
     return engine
-
-
-async def _password(engine: AsyncEngine, login: str) -> str:
-    return await remembered(engine, f"{login}_password", proposed=secrets.token_urlsafe(24))
 
 
 def _uvicorn(

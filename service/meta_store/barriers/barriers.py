@@ -16,8 +16,9 @@ from sqlalchemy import case as case_
 from service.domain.errors import Invalid, Stale
 from service.meta_store.documents import Ids, among, printable, stored, text_of
 from service.meta_store.engine import OnConnection
-from service.meta_store.schema.core import IN_FLIGHT, UNCOMMITTED, command, graph, statement, worker
+from service.meta_store.schema.core import IN_FLIGHT, UNCOMMITTED, command, graph, statement
 from service.meta_store.schema.core import barrier as barriers
+from service.meta_store.schema.launches import worker
 from service.ports.records import BarrierRecord
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged

@@ -54,7 +54,7 @@ from service.meta_store.schema.core import (
     system_parameter,
 )
 from service.meta_store.schema.core import graph as graphs
-from service.meta_store.schema.core import worker as workers
+from service.meta_store.schema.launches import worker as workers
 from service.ports.records import GraphState
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RelationId, WorkerId

@@ -319,21 +319,6 @@ scan_progress = Table(
 OPEN: Final = not_(scan_progress.c.finished)
 Index("scan_progress_open", scan_progress.c.fragment, postgresql_where=OPEN)
 
-worker = Table(
-    "worker",
-    METADATA,
-    Column("id", Text, primary_key=True),
-    Column("graph", BigInteger, nullable=False),
-    Column("host", Text, nullable=False),
-    Column("pid", BigInteger, nullable=False),
-    Column("parallelism", Integer, nullable=False),
-    Column("registered_at", INSTANT, nullable=False),
-    Column("seen_at", INSTANT, nullable=False),
-    Column("given_up", Boolean, nullable=False, server_default=_FALSE),
-    Column("leaving", Boolean, nullable=False, server_default=_FALSE),
-)
-Index("worker_of_graph", worker.c.graph, postgresql_where=not_(worker.c.given_up))
-
 request = Table(
     "request",
     METADATA,

@@ -1,8 +1,23 @@
-"""Describe the table of launches. `schema.core` describes the main tables."""
+"""Describe the tables of workers and their launches. `schema.core` describes the main tables."""
 
-from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, Table, Text, false, not_
 
 from service.meta_store.schema.core import INSTANT, METADATA
+
+worker = Table(
+    "worker",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("graph", BigInteger, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("parallelism", Integer, nullable=False),
+    Column("registered_at", INSTANT, nullable=False),
+    Column("seen_at", INSTANT, nullable=False),
+    Column("given_up", Boolean, nullable=False, server_default=false()),
+    Column("leaving", Boolean, nullable=False, server_default=false()),
+)
+Index("worker_of_graph", worker.c.graph, postgresql_where=not_(worker.c.given_up))
 
 launch = Table(
     "launch",
