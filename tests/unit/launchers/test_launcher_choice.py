@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.domain.errors import Invalid
-from service.launcher_choice import pods
+from service.launcher_choice import kubernetes, pods
 from service.protocol.ids import DATABASE_GRAPH
 from service.settings import Settings
 
@@ -19,19 +19,20 @@ def settings(account: Path, **given: Any) -> Settings:
 async def test_a_cluster_needs_a_token_that_all_services_and_workers_know(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         with pytest.raises(Invalid, match="TIDEFILL_WORKER_TOKEN"):
-            pods(stack, settings(tmp_path), URL, "i")
+            kubernetes(stack, settings(tmp_path))
 
 
 async def test_a_cluster_needs_a_service_account(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         with pytest.raises(Invalid, match=r"service account: .*namespace: No such file"):
-            pods(stack, settings(tmp_path, worker_token="hush"), URL, "i")
+            kubernetes(stack, settings(tmp_path, worker_token="hush"))
 
 
 async def test_names_fit_and_differ(tmp_path: Path) -> None:
     (tmp_path / "namespace").write_text("data\n")
     async with AsyncExitStack() as stack:
-        cluster = pods(stack, settings(tmp_path, worker_token="hush", kubernetes_templates="t" * 63), URL, "i")
+        given = settings(tmp_path, worker_token="hush", kubernetes_templates="t" * 63)
+        cluster = pods(kubernetes(stack, given), given, URL, "i")
         names = {cluster.name(DATABASE_GRAPH, attempt) for attempt in (1, 1, 99_999)}
     assert len(names) == 3
     assert all(len(name) <= 63 for name in names)
