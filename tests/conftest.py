@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from hypothesis import settings
 from sqlalchemy import make_url
 
@@ -28,6 +29,9 @@ def pytest_configure() -> None:
     asyncio.set_event_loop(None)
     settings.register_profile("tidefill", deadline=None)
     settings.load_profile("tidefill")
+    # The default prints the locals of every frame, which takes seconds.
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[structlog.contextvars.merge_contextvars, plain])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

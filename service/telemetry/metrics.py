@@ -27,6 +27,8 @@ Stage = Literal["inject", "collect", "commit", "publish"]
 Consuming = Literal["consuming_snapshot", "consuming_log_store"]
 """The work of a barrier of a partial graph."""
 
+_Rows = dict[tuple[FragmentId, ActorId], int]
+
 
 class Metrics:
     """The counted metrics of one process, and the page that shows them with the measured ones."""
@@ -68,9 +70,7 @@ class Metrics:
         self.leader = Gauge("tidefill_leader", "1 while this service leads, otherwise 0.", registry=self._registry)
         self.spans_dropped = Counter("tidefill_spans_dropped", "Spans that no collector took.", registry=self._registry)
         self._refused: dict[str, int] = {}
-        self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
-        self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
-        self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}
+        self._snapshot_rows, self._upstream_rows, self._replayed_rows = _Rows(), _Rows(), _Rows()
         """The part of `_upstream_rows` that a snapshot job read from the change log in a partial graph."""
 
     def committed(self, reports: Iterable[ActorReport], *, barriers: int, replaying: bool = False) -> None:

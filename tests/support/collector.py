@@ -99,7 +99,7 @@ def collecting() -> Generator[Collector]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the base
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - as in the base
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

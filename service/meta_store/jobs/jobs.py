@@ -60,16 +60,13 @@ class PostgresJobs(OnConnection):
         await hold_read(self._connection, new.upstreams.union(new.views))
         # Hidden relations are added first, because a relation must have a lower id than its reader.
         hidden = [await self._add_hidden(new, place, one) for place, one in enumerate(new.hidden, 1)]
+        made = new.relation
         relation = await add_relation(
-            self._connection,
-            new.relation.name,
-            new.relation.kind,
-            definition=new.statement,
-            vnode_count=new.relation.vnode_count,
+            self._connection, made.name, made.kind, definition=new.statement, vnode_count=made.vnode_count
         )
         await own(self._connection, relation, hidden)
         await store_references(self._connection, relation, new.looked_up.union(new.views))
-        await store_columns(self._connection, relation, new.relation)
+        await store_columns(self._connection, relation, made)
         ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
         # Job and relation share one id, as in RisingWave, so that the catalogs can join jobs with relations.
         added = insert(job_table).values(

@@ -157,7 +157,7 @@ async def test_a_job_queues_for_its_worker_and_lets_others_pass(cluster: Cluster
     assert await queue.start_jobs(cluster.world, term=cluster.term) == 2
     async with cluster.stores.begin() as tx:
         assert [job.name for job in await tx.jobs.where({JobState.CREATING})] == ["a", shared.name]
-        assert list(await tx.queue.waiting()) == [cluster.b]
+        assert [one.job for one in await tx.queue.waiting()] == [cluster.b]
     assert await queue.start_jobs(cluster.world, term=cluster.term) == 0
     # The worker of the first job ends with its merge, before the job does.
     async with cluster.stores.begin() as tx:
