@@ -1,6 +1,7 @@
 """A node: what the API server knows of it, and the pods that the scheduler has bound to it."""
 
 import asyncio
+import os
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -134,7 +135,8 @@ class Node:
         uid = metadata["uid"]
         if uid not in self.lives:
             number = next(self._addresses)
-            ip = f"127.{100 + self.number}.{number // 256}.{number % 256}"
+            # Tests of other processes have nodes of the same numbers.
+            ip = f"127.{100 + self.number}.{os.getpid() % 256}.{number % 256}"
             self.lives[uid] = PodLife(self, pod, self.directory / uid, ip)
             self._begin(self.lives[uid].run())
         if "deletionTimestamp" in metadata:
