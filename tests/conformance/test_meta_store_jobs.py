@@ -285,7 +285,7 @@ async def test_who_stands_in_line_and_who_is_served(stores: Stores) -> None:
         await tx.jobs.move(third.id, JobEvent.QUEUED, now=NOW)
         await tx.jobs.move(second.id, JobEvent.QUEUED, now=NOW)
         await tx.jobs.move(first.id, JobEvent.STARTED, now=NOW)
-        assert await tx.queue.waiting() == [second.id, third.id]
+        assert [one.job for one in await tx.queue.waiting()] == [second.id, third.id]
         await add_creating(tx, new_table("u"))
         assert await tx.queue.line() == Line(new=False, queued=True, held=1), "a table takes no permit"
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)

@@ -48,7 +48,12 @@ class Node:
         """Register the node, and begin to look after its pods."""
         await self.calls.post(at("nodes"), self._document())
         lease = {"metadata": {"name": self.name}, "spec": self._lease()}
-        await self.calls.post(at("leases", "kube-node-lease"), lease)
+        try:
+            await self.calls.post(at("leases", "kube-node-lease"), lease)
+        except RefusedError as error:
+            # That of an earlier node of this name may not be collected yet.
+            if error.status != httpx.codes.CONFLICT:
+                raise
         self.reachable.set()
         self._begin(self._beat())
         self._following = self._begin(self._follow())
