@@ -52,7 +52,7 @@ class Node:
             await self.calls.post(at("leases", "kube-node-lease"), lease)
         except RefusedError as error:
             # That of an earlier node of this name may not be collected yet.
-            if error.status != httpx.codes.CONFLICT:
+            if error.status != 409:
                 raise
         self.reachable.set()
         self._begin(self._beat())
