@@ -237,8 +237,9 @@ def _served(launches: Sequence[Launch], going: Collection[WorkerId], facts: Fact
 def _begun(launches: Sequence[Launch], going: Collection[WorkerId], facts: Facts) -> Iterator[tuple[GraphId, int]]:
     newest = {launch.graph: launch for launch in launches}
     opened = {launch.graph for launch in launches if launch.end is None and launch.worker not in going}
+    served = _served(launches, going, facts)
     for graph in facts.wanted:
-        if graph in opened or graph in _served(launches, going, facts):
+        if graph in opened or graph in served:
             continue
         last = newest.get(graph)
         if last is None or last.end is None or last.end.due <= facts.now:

@@ -79,6 +79,6 @@ async def ended(
 
 def _added(barrier: Barrier) -> Sequence[JobId]:
     """Return the jobs that a barrier adds. An initial barrier adds those that its graph has anyway."""
-    mutation = barrier.mutation
-    new = isinstance(mutation, Add) and barrier.kind is not BarrierKind.INITIAL
-    return [plan.id for plan in mutation.jobs] if new and isinstance(mutation, Add) else ()
+    if not isinstance(barrier.mutation, Add) or barrier.kind is BarrierKind.INITIAL:
+        return ()
+    return [plan.id for plan in barrier.mutation.jobs]
