@@ -58,8 +58,8 @@ def test_a_stage_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) ->
     """I1: its input is not complete."""
     added = FakeJobs.add
 
-    async def at_once(self: FakeJobs, new: NewJob, *, now: datetime) -> Job:
-        return await added(self, replace(new, order=()) if new.hidden else new, now=now)
+    async def at_once(self: FakeJobs, new: NewJob, *, now: datetime, by: str = "") -> Job:
+        return await added(self, replace(new, order=()) if new.hidden else new, now=now, by=by)
 
     monkeypatch.setattr(FakeJobs, "add", at_once)
     assert "I1" in found(staging=True)
