@@ -108,7 +108,8 @@ class Schedule:
         before = self.leading
         self.leading = await leadership.lead(self.world, self.holder, leading=before)
         self.world.metrics.leader.set(self.leading is not None)
-        if before is None:
+        # A follower that told others would wake the next follower, which would wake it again.
+        if before is None and self.leading is not None:
             self.world.signals.notify()
             await self.attend()
 
