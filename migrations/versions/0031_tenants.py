@@ -1,4 +1,4 @@
-"""Who asked for each job, for the order of the queue and for quotas; the parameters of quotas, in the catalog (expand).
+"""The tenant of each job, for the order of the queue and for quotas; the new parameters, in the catalog (expand).
 
 A service of the previous release stores no tenant. Such jobs count as those of one nameless tenant.
 

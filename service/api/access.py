@@ -83,8 +83,7 @@ def _call(request: Request, world: World, *, discreet: bool) -> AuditedCall:
     headers = Headers(scope=request.scope)
     request_id = headers.get("x-request-id", "")
     span = cast("SpanContext | None", getattr(request.state, "span", None))
-    header = headers.get("traceparent")
-    trace = span if header is None or span is not None else parse_traceparent(header)
+    trace = span or parse_traceparent(headers.get("traceparent", ""))
     if trace is not None:
         bind(trace_id=trace.trace)
     return AuditedCall(

@@ -108,7 +108,7 @@ class GraphView:
     alive: frozenset[WorkerId]
     """The workers that serve this graph and whose lease has not expired."""
     leaving: frozenset[WorkerId] = frozenset()
-    """Those of them that are about to end."""
+    """The workers among `alive` that are about to end."""
     in_flight: InFlight | None = None
     uncommitted: int = 0
     """The number of collected barriers that wait for the next checkpoint."""

@@ -113,6 +113,11 @@ PERMITS: Final = "max_concurrent_creating_streaming_jobs"
 """The system parameter that limits the jobs in creation."""
 
 
+def queued_at(place: int | None, by: str = PERMITS) -> str:
+    """Return why a job is in the queue. `by` names the parameters that may keep it there."""
+    return f"queued at place {place}: {by} is reached"
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One DDL statement that creates a relation. Instants are UTC."""

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from service.domain.job import PERMITS, JobState
+from service.domain.job import PERMITS, JobState, queued_at
 from service.protocol.ids import FragmentId
 from service.protocol.plan import ScanType
 
@@ -141,7 +141,7 @@ def of_job(
     rate = sum(scan.rate for scan in scans if not scan.finished)
     phase = _phase(state, scans, snapshot, started=started)
     text = _text(state, scans, rows, total, started=started)
-    queued = f"queued at place {queue_place}: {queued_by} is reached"
+    queued = queued_at(queue_place, queued_by)
     left = None if total is None else max(total - rows, 0)
     return JobProgress(
         text=text if snapshot is None else _snapshot_text(phase, text, scans, snapshot),

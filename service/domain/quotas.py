@@ -19,7 +19,7 @@ _NAMED_MAX: Final = 5
 
 
 class Quota(StrEnum):
-    """What a quota limits. The parameter's name is that of the role, an underscore, and this."""
+    """The things that a quota limits. The parameter's name is that of the role, an underscore, and this."""
 
     CREATING_JOBS = "creating_jobs_max"
     CALLS = "calls_max"

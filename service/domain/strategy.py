@@ -46,25 +46,24 @@ def check_serverless(strategy: Strategy, *, own_workers: bool) -> None:
         )
 
 
-def check_resource_group(group: str, profiles: Collection[str] | None, *, serverless: bool) -> None:
-    """Raise Invalid if a job's worker cannot have the profile `group`. `profiles` is None if they are unknown."""
+def check_resource_group(group: str, profiles: Collection[str] | None, *, serverless: bool, has_profiles: bool) -> None:
+    """Raise Invalid if a job's worker cannot have the profile `group`.
+
+    Workers have no profiles (`has_profiles`) if they are no pods. `profiles` is None if they are unknown.
+    """
     if not serverless:
         raise Invalid(
             "resource_group is the profile of a worker that serves this job alone: SET enable_serverless_backfill ="
             " true, or leave the option out"
         )
-    if profiles is not None and group not in profiles:
-        known = ", ".join(sorted(profiles)) or "none"
-        raise Invalid(f'resource group "{group}" does not exist. The profiles of workers are: {known}')
-
-
-def check_profiles(*, has_profiles: bool) -> None:
-    """Raise Invalid if workers have no profiles, because they are no pods."""
     if not has_profiles:
         raise Invalid(
             "resource_group is the profile of a worker's pod, and this service starts workers as processes"
             " (TIDEFILL_LAUNCHER=subprocess): leave the option out"
         )
+    if profiles is not None and group not in profiles:
+        known = ", ".join(sorted(profiles)) or "none"
+        raise Invalid(f'resource group "{group}" does not exist. The profiles of workers are: {known}')
 
 
 def check_key(upstream: str, types: Collection[ColumnType], strategy: Strategy) -> None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from service.domain.barrier import GraphStatus, GraphView, OwnWorker, Pace
-from service.domain.job import Job, JobState
+from service.domain.job import Job, JobState, queued_at
 from service.domain.launching import Launch
 from service.domain.progress import ScanProgress, follows_unread, held_outside
 from service.domain.retry import backoff
@@ -80,8 +80,7 @@ def why(
         case JobState.INITIAL:
             return Waiting(Reason.START, "the leader has yet to start it", job.initialized_at)
         case JobState.QUEUED:
-            text = f"queued at place {place}: {job.queued_by} is reached"
-            return Waiting(Reason.QUEUE, text, job.state_since or job.initialized_at)
+            return Waiting(Reason.QUEUE, queued_at(place, job.queued_by), job.state_since or job.initialized_at)
         case JobState.CANCELLING | JobState.DROPPING:
             return Waiting(Reason.STOP, "a barrier has yet to stop its actors", job.state_since)
         case JobState.CREATED if not follows_unread(scans):

@@ -1,7 +1,7 @@
 """Send spans to an OpenTelemetry collector by OTLP over HTTP. The only module that imports OpenTelemetry.
 
-The exporter reads the standard variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, ..). A thread sends. Nobody waits for it: what
-does not fit into its queue, and what the collector does not take, is dropped and counted.
+The exporter reads the standard variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, ..). A thread sends, and no caller waits
+for it. Spans that do not fit into its queue, or that the collector does not take, are dropped and counted.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Who asked for jobs, and what each has of the queue."""
+"""The tenants of jobs, and their shares of the queue."""
 
 import asyncio
 from datetime import timedelta

@@ -30,7 +30,7 @@ class Taken:
 
 @dataclass
 class Collector:
-    """What it does with the next requests, and what it has taken."""
+    """Its way with the next requests, and the spans that it has taken."""
 
     mode: Literal["take", "refuse", "hang"] = "take"
     bodies: list[bytes] = field(default_factory=list[bytes])

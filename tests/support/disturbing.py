@@ -28,7 +28,7 @@ class Disturber(ABC):
     over: threading.Event
     every: tuple[float, float]
     kills: Counter[str] = field(default_factory=Counter[str])
-    """What was done, and how often."""
+    """The disturbances, each with its number."""
 
     def turn(self, _turn: int) -> None:
         """Wait for the time, which mostly counts from when a worker runs again, and disturb."""

@@ -101,7 +101,7 @@ class RunningEpoch:
             self.work.append(Work(name=name, began_ms=began, ms=ms))
 
     def longest_work(self) -> tuple[Work, ...]:
-        """Return the longest parts of the epoch's work, at most `WORK_MAX`. What takes no millisecond explains none."""
+        """Return the longest parts of the epoch's work, at most `WORK_MAX`. Parts below 1 ms explain nothing."""
         told = sorted((one for one in self.work or () if one.ms >= 1), key=lambda one: -one.ms)
         return tuple(told[:WORK_MAX])
 

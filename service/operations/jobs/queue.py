@@ -1,12 +1,12 @@
 """Start jobs, alternately of each tenant, while permits are free. The job of a table needs no permit."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from service.domain.barrier import Chore
 from service.domain.errors import Deposed, Refused, Unavailable
-from service.domain.fair_queue import Queued, Share, start_order
+from service.domain.fair_queue import Queued
 from service.domain.indexes import lacking
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
@@ -15,6 +15,7 @@ from service.operations.commands.fan_out import follow
 from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import is_snapshot, many_rows
 from service.operations.jobs.stages import lookups_of, named, of_users, only_inserts
+from service.operations.jobs.standing import in_turn
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
@@ -45,9 +46,9 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         due = aside.due([job.id for job in waiting], now=world.clock.now())
         free = [job for job in waiting if job.name not in taken and job.id in due]
         own = len(await tx.workers.wanted()) if parameters.serverless_workers_max else 0
-        shares = await tx.queue.shares({job.created_by for job in free if job.takes_permit})
+        order = await in_turn(tx, [Queued(job.id, job.created_by) for job in free if job.takes_permit])
         permits, workers = Places(line.held, limit), Places(own, parameters.serverless_workers_max)
-        starting = _choose(free, shares, permits, workers)
+        starting = _choose(free, order, permits, workers)
         for job in free:
             if job.state is JobState.INITIAL and job not in starting:
                 # A concurrent cancel must not keep the other jobs out of the queue.
@@ -91,15 +92,14 @@ class Places:
         return self.limit == 0 or self.taken < self.limit
 
 
-def _choose(waiting: Sequence[Job], shares: Mapping[str, Share], permits: Places, workers: Places) -> list[Job]:
-    """Return the jobs to start, in the order of their starts.
+def _choose(waiting: Sequence[Job], order: Sequence[JobId], permits: Places, workers: Places) -> list[Job]:
+    """Return the jobs to start, in the order of their starts. `order` has those that take a permit.
 
     A job that waits for a worker of its own lets others pass.
     """
     named = {job.id: job for job in waiting}
     chosen = [job for job in waiting if not job.takes_permit]
-    for one in start_order([Queued(job.id, job.created_by) for job in waiting if job.takes_permit], shares):
-        job = named[one]
+    for job in (named[one] for one in order):
         if permits.free and (not job.serverless or workers.free):
             permits.taken += 1
             workers.taken += job.serverless

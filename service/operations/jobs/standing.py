@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from service.domain.barrier import GraphStatus
-from service.domain.fair_queue import start_order
+from service.domain.fair_queue import Queued, start_order
 from service.domain.job import Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, SnapshotProgress, of_job
 from service.ports.meta_store import Transaction
@@ -44,11 +44,14 @@ async def standing_of(tx: Transaction, jobs: Sequence[Job]) -> Standing:
 
 async def _places(tx: Transaction) -> Mapping[JobId, int]:
     """Return the place of each queued job, from 1: the order in which permits are given now."""
-    waiting = await tx.queue.waiting()
-    tenants = {one.tenant for one in waiting}
+    return {job: place for place, job in enumerate(await in_turn(tx, await tx.queue.waiting()), start=1)}
+
+
+async def in_turn(tx: Transaction, queued: Sequence[Queued]) -> Sequence[JobId]:
+    """Return queued jobs in the order in which they start. `queued` is in the order of asking."""
+    tenants = {one.tenant for one in queued}
     # The jobs of one tenant start in the order in which they were asked for, whatever it holds.
-    shares = await tx.queue.shares(tenants) if len(tenants) > 1 else {}
-    return {job: place for place, job in enumerate(start_order(waiting, shares), start=1)}
+    return start_order(queued, await tx.queue.shares(tenants) if len(tenants) > 1 else {})
 
 
 async def progress_of(

@@ -18,7 +18,6 @@ from service.domain.stage_engine import asked_engine
 from service.domain.strategy import (
     Strategy,
     check_key,
-    check_profiles,
     check_resource_group,
     check_serverless,
     check_tied,
@@ -252,10 +251,8 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
 
 async def _check_group(world: World, group: str, *, serverless: bool) -> None:
     """Raise Invalid if the job's worker cannot have this profile."""
-    if serverless:
-        check_profiles(has_profiles=world.profiles is not None)
-    known = None if world.profiles is None else await world.profiles()
-    check_resource_group(group, known, serverless=serverless)
+    known = await world.profiles() if serverless and world.profiles is not None else None
+    check_resource_group(group, known, serverless=serverless, has_profiles=world.profiles is not None)
 
 
 async def _planned_stages(

@@ -71,7 +71,7 @@ class JobView:
     state: JobState
     background: bool
     created_by: str | None
-    """Who asked for it, as the audit trail names callers. Null if that was not recorded."""
+    """The caller who asked for it, as the audit trail names callers. Null if that was not recorded."""
     initialized_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -1,4 +1,4 @@
-"""Who tells the other services that the leader has changed."""
+"""A new leader tells the other services, and a follower does not."""
 
 from service.domain.barrier import Chore
 from service.loops.local_signals import LocalSignals
