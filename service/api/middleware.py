@@ -30,6 +30,7 @@ from service.api.errors import (
     MISDIRECTED,
     TOO_LARGE,
     TOO_SLOW,
+    UNAVAILABLE,
     Kind,
     answer,
 )
@@ -48,11 +49,18 @@ _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 and `u0000`.
 """
 
+_CUT: Final = (
+    "the service stopped before this call had ended, and what the call asks for may still happen; repeat it, with the "
+    "same Idempotency-Key if it changes something"
+)
+
 log = logger("api")
 
 
 class Net:
-    """Answers an unexpected error with a 500 that reveals nothing of the inside, and logs it."""
+    """Answers an unexpected error with a 500 that reveals nothing of the inside, and logs it. A call that the stopping
+    service cancels is answered 503: repeated with its `Idempotency-Key`, it gets the answer of the first one.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -73,6 +81,12 @@ class Net:
             await self.app(scope, receive, watched)
         except ClientDisconnect:
             log.info("request.left", method=scope["method"], path=scope["path"])
+        except asyncio.CancelledError:
+            # The server cancels the calls that are still open when it has stopped for long enough, and nothing else.
+            log.info("request.cut", method=scope["method"], path=scope["path"])
+            if started:
+                raise
+            await answer(UNAVAILABLE, _CUT)(scope, receive, send)
         except Exception:
             log.exception("request.broke", method=scope["method"], path=scope["path"])
             if started:

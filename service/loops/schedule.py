@@ -136,7 +136,6 @@ class Schedule:
 
     async def _clean_up(self, term: Term) -> None:
         await recovery.clean_up(self.world, term=term, aside=self.relations_aside)
-        self.world.signals.notify(None)
 
     async def _chore(self, chore: Chore, aside: SetAside[Any], work: Callable[[Term], Awaitable[None]]) -> None:
         """Run a chore, then wait until it is due again.

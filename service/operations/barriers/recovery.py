@@ -134,6 +134,7 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
         left = {cleanup.relation: cleanup for cleanup in await tx.cleanups.all()}
+    found = len(left)
     aside.keep(left)
     free = [relation for relation in left if relation not in world.starting]
     for relation in aside.due(free, now=world.clock.now()):
@@ -148,6 +149,8 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
         async with world.stores.begin(term) as tx:
             await tx.cleanups.done(relation)
         del left[relation]
+    if len(left) < found:
+        world.signals.notify(None)
     return not left
 
 
