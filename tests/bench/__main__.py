@@ -72,7 +72,7 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
         "progress": lambda: progress(service, jobs, options.jobs),
         "views": lambda: many_views(service, options.views),
         "cdc": lambda: following(service, options.repeat),
-        "stages": lambda: stages(service, tables, options.rows[0], options.repeat),
+        "stages": lambda: stages(service, tables, options.rows, options.repeat),
         "replicas": lambda: replicas(service),
     }
     sections: list[Section] = []

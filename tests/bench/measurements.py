@@ -11,7 +11,7 @@ from tests.bench.barriers import Latencies, latencies, window
 from tests.bench.baselines import BY_KEY, NotMeasuredError, copy_at_once, insert_select, jdbc_copy, plain_tables, settle
 from tests.bench.clock import monotonic, pause, seconds_between, wall
 from tests.bench.figures import Figure, Section, Target, of_samples, per_second, percentile, ratio, shown
-from tests.bench.memory import Memory
+from tests.bench.memory import Memory, peak_of, peaks_of
 from tests.bench.tables import Table, Tables
 from tests.bench.writers import Writers
 from tests.support.service import ARRANGEMENT, Service
@@ -26,7 +26,6 @@ BARRIERS: Final = 100
 """Of fewer the 99th percentile is the greatest."""
 PAUSES: Final = 5
 KILLS: Final = 3
-MB: Final = 1 << 20
 
 
 # --- throughput and memory ----------------------------------------------------------------------------------------
@@ -41,12 +40,7 @@ def backfill(tables: Tables, sizes: list[int], repeat: int) -> list[Section]:
         figures, peak = _backfill(tables.service, table, repeat)
         sections.append(Section(f"Backfill of {table.rows:,} rows, unthrottled, idle upstream", figures))
         peaks.append(peak)
-    if len(peaks) > 1:
-        grown = ratio(peaks[-1].value, peaks[0].value)
-        name = f"{every[-1].rows:,} rows : {every[0].rows:,} rows"
-        peaks.append(Figure(name, grown, "x", Target("<=", 1.10)))
-    sections.append(Section("Peak memory of service and worker (a fresh worker for each size)", tuple(peaks)))
-    return sections
+    return [*sections, peaks_of(peaks)]
 
 
 def _backfill(service: Service, table: Table, repeat: int) -> tuple[tuple[Figure, ...], Figure]:
@@ -76,7 +70,7 @@ def _backfill(service: Service, table: Table, repeat: int) -> tuple[tuple[Figure
         of_samples("Spark JDBC, one-shot copy", jdbc, "rows/s", note=missing),
     ]
     taken = [memory for done in (*runs.values(), computed) for _, _, memory in done]
-    return tuple(figures), _peak(table, taken)
+    return tuple(figures), peak_of(table.rows, taken)
 
 
 @dataclass(frozen=True)
@@ -142,13 +136,6 @@ def _baselines(service: Service, table: Table, repeat: int) -> tuple[Rates, Rate
                 missing = str(error)
     rates = [per_second(table.rows, seconds) for seconds in (stored, by_key, jdbc)]
     return rates[0], rates[1], rates[2], missing
-
-
-def _peak(table: Table, runs: list[Memory]) -> Figure:
-    highest = max(runs, key=lambda memory: memory.peak)
-    parts = ", ".join(f"{name} {taken // MB:,}" for name, taken in sorted(highest.parts.items()))
-    note = f"{parts}; at {highest.seconds:.0f} s, {highest.samples} samples"
-    return of_samples(f"{table.rows:,} rows", [memory.peak / MB for memory in runs], "MB", note=note)
 
 
 # --- barriers ----------------------------------------------------------------------------------------------------

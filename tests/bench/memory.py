@@ -8,18 +8,20 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
 from tests.bench.clock import monotonic
+from tests.bench.figures import Figure, Section, Target, of_samples, ratio
 from tests.support.processes import name_of, processes, session_of
 from tests.support.service import Service
 
 EVERY_SECONDS: Final = 0.5
 """Looking walks the page tables of a JVM: often enough to see a peak, seldom enough not to be one."""
+MB: Final = 1 << 20
 _PSS: Final = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
 
 
@@ -78,3 +80,20 @@ def taken_bytes(pid: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def peak_of(rows: int, runs: Sequence[Memory]) -> Figure:
+    """Return the peaks of runs over a table of `rows` rows, and what the highest consisted of."""
+    highest = max(runs, key=lambda memory: memory.peak)
+    parts = ", ".join(f"{name} {taken // MB:,}" for name, taken in sorted(highest.parts.items()))
+    note = f"{parts}; at {highest.seconds:.0f} s, {highest.samples} samples"
+    return of_samples(f"{rows:,} rows", [memory.peak / MB for memory in runs], "MB", note=note)
+
+
+def peaks_of(peaks: Sequence[Figure]) -> Section:
+    """Return the peaks of several sizes, the smallest first, and how much the largest exceeds the smallest."""
+    title = "Peak memory of service and worker (a fresh worker for each size)"
+    if len(peaks) == 1:
+        return Section(title, tuple(peaks))
+    grown = ratio(peaks[-1].value, peaks[0].value)
+    return Section(title, (*peaks, Figure(f"{peaks[-1].name} : {peaks[0].name}", grown, "x", Target("<=", 1.10))))

@@ -6,8 +6,11 @@ from statistics import median
 from typing import Final
 
 from tests.bench.barriers import latencies
+from tests.bench.baselines import NotMeasuredError, jdbc_query, settle
 from tests.bench.clock import monotonic, pause, wall
 from tests.bench.figures import Figure, Section, Target, of_samples, ratio
+from tests.bench.measurements import fresh_worker
+from tests.bench.memory import Memory, peak_of, peaks_of
 from tests.bench.tables import CUSTOMERS, Table, Tables
 from tests.bench.writers import Writers
 from tests.support.service import Service
@@ -33,20 +36,24 @@ ENGINES: Final = ("store", "spark")
 HISTORY: Final = {"store": 0.6, "spark": 0.45}
 
 
-def stages(service: Service, tables: Tables, rows: int, repeat: int) -> list[Section]:
-    """Measure each view over a table of `rows` rows, and 20 mixed views together."""
-    facts = tables.of(rows)
+def stages(service: Service, tables: Tables, sizes: list[int], repeat: int) -> list[Section]:
+    """Measure the history of each view over tables of several sizes. Over the smallest one measure live changes too, of
+    each view and of 20 mixed views together.
+    """
+    every = [tables.of(rows) for rows in sizes]
     service.sql("CREATE TABLE customers (id bigint PRIMARY KEY, name text, region text)")
     service.sql(
         "INSERT INTO customers SELECT g, 'customer ' || g, 'region ' || g % 10"
         f" FROM generate_series(0, {CUSTOMERS - 1}) g"
     )
     try:
-        sections = [_history(service, facts, repeat)]
+        found = [_history(service, facts, repeat) for facts in every]
+        sections = [*(section for section, _ in found), peaks_of([peak for _, peak in found])]
         sections += [
-            _live(service, facts, name, query.format(facts=facts.name), rate) for name, (query, rate) in VIEWS.items()
+            _live(service, every[0], name, query.format(facts=every[0].name), rate)
+            for name, (query, rate) in VIEWS.items()
         ]
-        return [*sections, _mixed(service, facts)]
+        return [*sections, _mixed(service, every[0])]
     finally:
         service.sql("DROP TABLE customers")
 
@@ -62,30 +69,76 @@ def _view(service: Service, query: str, name: str = "staged", **session: str) ->
         service.sql(f"DROP MATERIALIZED VIEW {name}")
 
 
-def _history(service: Service, facts: Table, repeat: int) -> Section:
+def _history(service: Service, facts: Table, repeat: int) -> tuple[Section, Figure]:
+    fresh_worker(service)
     figures: list[Figure] = []
-    for name, (text, _) in VIEWS.items():
-        query = text.format(facts=facts.name)
-        alone = [_created_by_postgres(service, query) for _ in range(repeat)]
-        figures.append(of_samples(f"{name}: CREATE TABLE AS", alone, "s"))
-        for engine in ENGINES:
-            try:
-                taken: list[float] = []
-                for _ in range(repeat):
-                    with _view(service, query, stage_engine=engine) as seconds:
-                        taken.append(seconds)
-            except Exception as error:  # noqa: BLE001 - an engine that refuses a view has no figure
-                figures.append(Figure(f"{name}: {engine}", None, "s", note=str(error)[:80]))
-                continue
-            share = ratio(median(alone), median(taken))
-            figures.append(of_samples(f"{name}: {engine}", taken, "s"))
-            figures.append(Figure("  CREATE TABLE AS takes", share, "of it", Target(">=", HISTORY[engine])))
-    return Section(f"History of views over {facts.rows:,} rows", tuple(figures))
+    runs: list[Memory] = []
+    with _plain(service, facts):
+        for name, (text, _) in VIEWS.items():
+            query = text.format(facts=facts.name)
+            alone = [_created_by_postgres(service, query) for _ in range(repeat)]
+            plain, missing = _by_plain_spark(service, facts, text, repeat)
+            figures.append(of_samples(f"{name}: CREATE TABLE AS", alone, "s"))
+            figures.append(of_samples(f"{name}: plain Spark SQL over JDBC", plain, "s", note=missing))
+            for engine in ENGINES:
+                try:
+                    taken = [_built(service, query, engine, runs) for _ in range(repeat)]
+                except Exception as error:  # noqa: BLE001 - an engine that refuses a view has no figure
+                    figures.append(Figure(f"{name}: {engine}", None, "s", note=str(error)[:80]))
+                    continue
+                figures.append(of_samples(f"{name}: {engine}", taken, "s"))
+                figures += _shares(engine, median(taken), alone, plain)
+    return Section(f"History of views over {facts.rows:,} rows", tuple(figures)), peak_of(facts.rows, runs)
+
+
+def _built(service: Service, query: str, engine: str, runs: list[Memory]) -> float:
+    settle(service)
+    with Memory(service) as memory, _view(service, query, stage_engine=engine) as seconds:
+        pass
+    runs.append(memory)
+    return seconds
+
+
+def _shares(engine: str, taken: float, alone: list[float], plain: list[float]) -> list[Figure]:
+    of_postgres = Figure("  CREATE TABLE AS takes", ratio(median(alone), taken), "of it", Target(">=", HISTORY[engine]))
+    if engine == "store" or not plain:
+        return [of_postgres]
+    return [of_postgres, Figure("  plain Spark SQL takes", ratio(median(plain), taken), "of it", Target(">=", 2.0))]
+
+
+@contextmanager
+def _plain(service: Service, facts: Table) -> Generator[None]:
+    """Keep plain copies of the inputs, with their keys: no version of a row has to be told from another."""
+    with service.store() as store:
+        store.execute("drop schema if exists bench cascade; create schema bench")
+        for plain, relation in (("facts", facts.name), ("customers", "customers")):
+            store.execute(f"create table bench.{plain} as select * from {relation}".encode())
+            store.execute(f"alter table bench.{plain} add primary key (id)".encode())
+            store.execute(f"analyze bench.{plain}".encode())
+    try:
+        yield
+    finally:
+        with service.store() as store:
+            store.execute("drop schema bench cascade")
+
+
+def _by_plain_spark(service: Service, facts: Table, text: str, repeat: int) -> tuple[list[float], str]:
+    """Return the seconds of computing the view as a whole, which is also what a full recomputation takes."""
+    tables = {"facts": ("bench.facts", facts.rows), "customers": ("bench.customers", CUSTOMERS)}
+    taken: list[float] = []
+    try:
+        for _ in range(repeat):
+            taken.append(jdbc_query(service, text.format(facts="facts"), tables, "bench.computed"))
+            with service.store() as store:
+                store.execute("drop table bench.computed")
+    except NotMeasuredError as error:
+        return [], str(error)
+    return taken, ""
 
 
 def _created_by_postgres(service: Service, query: str) -> float:
     with service.store() as store:
-        store.execute("create schema if not exists bench")
+        store.execute("checkpoint")
         began = monotonic()
         store.execute(f"create table bench.alone as {query}".encode())
         seconds = monotonic() - began

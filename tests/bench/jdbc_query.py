@@ -1,4 +1,5 @@
-"""A one-shot copy by Spark JDBC, in a process of its own: a task as JSON on stdin, its seconds as JSON on stdout.
+"""A one-shot query by plain Spark SQL over JDBC, in a process of its own: a task as JSON on stdin, its seconds as JSON
+on stdout.
 
 The session has the worker's own settings: same memory, same two tasks at once. It starts cold, as the worker that it
 is compared with did.
@@ -23,8 +24,12 @@ NOT_FETCHED: Final = "the driver could not be fetched"
 TASKS: Final = 2
 
 
-def copy(spark: SparkSession, task: dict[str, Any]) -> float:
-    """Copy the source table into the target; return the seconds."""
+def compute(spark: SparkSession, task: dict[str, Any]) -> float:
+    """Write what `query` answers over `tables` into the table `target`; return the seconds.
+
+    `tables` are plain ones with a bigint key `id` from 0 to `rows`, by the names that the query has for them. A missing
+    target is created.
+    """
     server = urlsplit(task["url"])
     options = {
         "url": f"jdbc:postgresql://{server.hostname}:{server.port}{server.path}?reWriteBatchedInserts=true",
@@ -33,12 +38,15 @@ def copy(spark: SparkSession, task: dict[str, Any]) -> float:
         "driver": "org.postgresql.Driver",
     }
     began = monotonic()
-    rows = (
-        spark.read.format("jdbc")
-        .options(**options, dbtable=task["source"], fetchsize=10_000)
-        .options(partitionColumn="id", lowerBound=1, upperBound=task["rows"] + 1, numPartitions=TASKS)
-        .load()
-    )
+    for name, table in task["tables"].items():
+        (
+            spark.read.format("jdbc")
+            .options(**options, dbtable=table["source"], fetchsize=10_000)
+            .options(partitionColumn="id", lowerBound=0, upperBound=table["rows"] + 1, numPartitions=TASKS)
+            .load()
+            .createOrReplaceTempView(name)
+        )
+    rows = spark.sql(task["query"])
     rows.write.format("jdbc").options(**options, dbtable=task["target"], batchsize=10_000).mode("append").save()
     return monotonic() - began
 
@@ -68,7 +76,7 @@ def main() -> None:
     if session is None:
         said: dict[str, Any] = {"unavailable": NOT_FETCHED}
     else:
-        said = {"seconds": copy(session.spark, task)}
+        said = {"seconds": compute(session.spark, task)}
         session.stop()
     sys.stdout.write(json.dumps(said) + "\n")
 
