@@ -42,17 +42,24 @@ class VersionedTables(Protocol):
     """Create, publish, roll back, vacuum, drop."""
 
     async def create(
-        self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
+        self,
+        relation: Relation,
+        *,
+        term: Term,
+        loading: bool = False,
+        lookups: Collection[LookupIndex] = (),
+        sums: Sequence[str] = (),
     ) -> None:
         """Create the versioned table with its indexes, and the `live` view that DML reads.
 
         With `loading` the table lacks the storage-order index, so rows can only be inserted and rolled back. `lookups`
-        are the lookup indexes that it gets at once.
+        are the lookup indexes that it gets at once. With `sums`, the columns of a group's key and sums, it gets a log
+        of partial groups, which `end_load` drops.
         """
         ...
 
-    async def index(self, relation: Relation, *, term: Term) -> None:
-        """Build the storage-order index if it is missing.
+    async def end_load(self, relation: Relation, *, term: Term) -> None:
+        """Build the storage-order index if it is missing, and drop the log of partial groups.
 
         Raises Exhausted if the store lacks space, memory or time for it, and Invalid if the store refuses it.
         """

@@ -112,6 +112,14 @@ def from_index(relation: RelationId) -> str:
     return f"state.t_{relation}_from"
 
 
+def partials_table(relation: RelationId) -> str:
+    """Return the qualified name of the log of a relation's partial groups, `state.p_<id>`.
+
+    Each row has the sums of one group over some pages of history. It exists while the history is read.
+    """
+    return f"state.p_{relation}"
+
+
 def state_table(relation: RelationId) -> str:
     """Return the qualified name of a relation's versioned table, `state.t_<id>`."""
     return f"state.t_{relation}"

@@ -38,7 +38,7 @@ class ActorReport(_Value):
     """The report of one scan actor after an epoch.
 
     `rows` is cumulative over all vnodes of the actor; `positions` are those that changed. `finished` is True from the
-    barrier after the epoch in which the last vnode completed, and on every later barrier.
+    barrier on with which the fragment's history ends: its last vnode completed in an earlier epoch, or in this one.
     """
 
     kind: Literal["actor"] = "actor"
@@ -50,7 +50,7 @@ class ActorReport(_Value):
     upstream_rows: Count = 0
     """Live changes forwarded in this epoch."""
     completed: bool = False
-    """The fragment's last vnode completed in this epoch, so the next barrier finishes the fragment."""
+    """All history of the fragment is read, and the next barrier may finish the fragment."""
     finished: bool = False
     positions: Annotated[tuple[VnodePosition, ...], FailFast()] = ()
 

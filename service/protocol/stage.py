@@ -129,6 +129,11 @@ class Aggregate(_Value):
     results: tuple[Value, ...] = ()
     always: bool = False
 
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The columns of the target that are a group's state: its keys and sums."""
+        return (*self.keys, *self.measures)
+
 
 class Partition(_Value):
     """A query that is computed again for each part of the input in which something changed.

@@ -68,6 +68,27 @@ def create_table(relation: Relation) -> sql.Composed:
     )
 
 
+def partials(relation: RelationId) -> sql.Identifier:
+    """Return the name of the log of partial groups."""
+    return sql.Identifier("state", f"p_{relation}")
+
+
+def create_partials(relation: Relation, sums: Sequence[str]) -> Iterator[sql.Composed]:
+    """Yield the statements that create the log of partial groups, with its indexes, if it is missing.
+
+    `sums` are the columns of a group's key and sums. The log is merged by vnode, and rolled back by epoch. Its rows are
+    never updated, so there is nothing to vacuum.
+    """
+    log = partials(relation.id)
+    columns = sql.SQL(", ").join(sql.Identifier(name) for name in ("_vnode", *sums, "_from"))
+    yield sql.SQL(
+        "create table if not exists {} with (autovacuum_enabled = off) as select {} from {} with no data"
+    ).format(log, columns, table(relation.id))
+    for name, shape in (("vnode", sql.SQL("(_vnode)")), ("from", sql.SQL(FROM_INDEX))):
+        index = sql.Identifier(f"p_{relation.id}_{name}")
+        yield sql.SQL("create index if not exists {} on {} {}").format(index, log, shape)
+
+
 def create_storage_index(relation: Relation) -> sql.Composed:
     """Return the statement that creates the storage-order index if it is missing."""
     key = sql.SQL(", ").join([_key_part(part) for part in relation.key])

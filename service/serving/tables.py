@@ -12,7 +12,7 @@ from psycopg import sql
 
 from service.domain.errors import Conflict, Invalid, MetaError
 from service.protocol.ids import Epoch, GraphId, RelationId, Term
-from service.protocol.relation import ALIVE, Relation
+from service.protocol.relation import ALIVE, Relation, partials_table
 from service.protocol.stage import LookupIndex
 from service.serving import marks, relation_ddl
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
@@ -47,24 +47,33 @@ class PostgresTables:
         self._building = asyncio.Semaphore(BUILDERS_MAX)
 
     async def create(
-        self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
+        self,
+        relation: Relation,
+        *,
+        term: Term,
+        loading: bool = False,
+        lookups: Collection[LookupIndex] = (),
+        sums: Sequence[str] = (),
     ) -> None:
         try:
             async with writing(self._pool, term) as conn:
                 await _create(conn, relation, loading=loading)
+                if sums:
+                    await _create_partials(conn, relation, sums)
                 for one in lookups:
                     await conn.execute(create_lookup(one))
         except psycopg.Error as error:
             # Postgres has refused this relation. A retry would not help, and must not delay other relations.
             raise Invalid(said(error)) from error
 
-    async def index(self, relation: Relation, *, term: Term) -> None:
+    async def end_load(self, relation: Relation, *, term: Term) -> None:
         try:
             async with self._building, writing(self._pool, term) as conn:
                 # The login may have a statement timeout, which a large index would always exceed.
                 await conn.execute("set local statement_timeout = 0")
                 await conn.execute(sql.SQL("set local maintenance_work_mem = {}").format(INDEX_MEMORY))
                 await conn.execute(relation_ddl.create_storage_index(relation))
+                await _drop_table(conn, relation_ddl.partials(relation.id))
         except psycopg.Error as error:
             raise Invalid(said(error)) from error
 
@@ -121,7 +130,8 @@ class PostgresTables:
             for schema in ("public", "live"):
                 if await marks.owner(conn, schema, name) == marks.view_mark(relation):
                     await marks.drop_view(conn, schema, name)
-            await conn.execute(sql.SQL("drop table if exists {}").format(relation_ddl.table(relation)))
+            for table in (relation_ddl.table(relation), relation_ddl.partials(relation)):
+                await _drop_table(conn, table)
 
     async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
         with translated():
@@ -183,6 +193,22 @@ async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch) -> No
     table = relation_ddl.table(relation)
     await conn.execute(sql.SQL("delete from {} where _from > {}").format(table, epoch))
     await conn.execute(sql.SQL("update {0} set _to = {1} where _to > {2} and _to <> {1}").format(table, ALIVE, epoch))
+    cursor = await conn.execute("select to_regclass(%s) is not null", [partials_table(relation)])
+    if (row := await cursor.fetchone()) and row[0]:
+        log = relation_ddl.partials(relation)
+        await conn.execute(sql.SQL("delete from {} where _from > {}").format(log, epoch))
+
+
+async def _drop_table(conn: Connection, table: sql.Identifier) -> None:
+    await conn.execute(sql.SQL("drop table if exists {}").format(table))
+
+
+async def _create_partials(conn: Connection, relation: Relation, sums: Sequence[str]) -> None:
+    for statement in relation_ddl.create_partials(relation, sums):
+        await conn.execute(statement)
+    writer = sql.Identifier((await role_names(conn)).writer)
+    log = relation_ddl.partials(relation.id)
+    await conn.execute(sql.SQL("grant select, insert on {} to {}").format(log, writer))
 
 
 async def _create(conn: Connection, relation: Relation, *, loading: bool) -> None:

@@ -47,7 +47,7 @@ from tests.support.model import Arrangement
 from workers import agent, graph
 from workers.backfill import scan
 from workers.backfill.reading import Replay
-from workers.engines import history
+from workers.engines import group_merge, history
 from workers.engines import operators as operator_engines
 from workers.engines import stages as stage_engines
 from workers.runners import operators, stage_scan, table_scan
@@ -170,6 +170,8 @@ class Simulation:
             (lookup_indexes, "asyncio", SimpleNamespace(create_task=self._build)),
             (stage_engines, "ActorHistory", self.work.history),
             (operator_engines, "ActorHistory", self.work.history),
+            (group_merge, "time", self.work),
+            (group_merge, "VNODES_FIRST", 1),
         )
         with _simulated(self.kernel, sizes):
             try:

@@ -1,7 +1,7 @@
 """The worker's transaction of a stage, over tables in memory: pages of history, and what follows from changes."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from service.protocol.vnodes import vnodes_of
 from tests.simulation import stages
 from tests.simulation.kernel import Kernel
 from tests.simulation.stages import Meaning, States
-from tests.support.fake_state_store import StoredTable, Writing, key_at, ranked
+from tests.support.fake_state_store import PartialGroup, StoredTable, Writing, key_at, ranked
 from tests.support.model import Key, ModelPage, Row, Version
 from workers.backfill.pace import Pace
 from workers.backfill.positions import Block, PageSize
@@ -82,8 +82,11 @@ class InTurn:
 
     def read(self, history: ActorHistory) -> None:
         for _ in history.pages():
-            if self.over:
-                raise InterruptedError
+            self.assure_wanted()
+
+    def assure_wanted(self) -> None:
+        if self.over:
+            raise InterruptedError
 
     def give_up(self) -> None:
         self.over = True
@@ -98,7 +101,6 @@ class Session:
     meaning: Meaning
     epoch: Epoch
     writing: Writing
-    sums: dict[Key, tuple[int, ...]] = field(default_factory=dict[Key, tuple[int, ...]])
 
     @property
     def target(self) -> StoredTable:
@@ -155,13 +157,23 @@ class Session:
         self._insert(made)
         return Replayed(read, Written(len(made), closed))
 
-    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
+    def unmerged(self) -> list[int]:
+        logged = {one.vnode for one in self.target.partials or ()}
+        return sorted(logged - {one.vnode for one in self.target.versions})
+
+    def merge(self, vnodes: Sequence[int]) -> int:
+        self.tables.pass_by("before a merge of groups")
+        self.work.seconds += 1
+        groups = summed(one for one in self.target.partials or () if one.vnode in vnodes)
+        self._insert([(key, self.meaning.group(sums), 0) for key, sums in groups.items()])
+        self.tables.pass_by("after a merge of groups")
+        return len(groups)
+
+    def insert_whole(self, at: Mapping[RelationId, Epoch]) -> int:
         self.tables.pass_by("before the end of a stage")
-        if whole and self.meaning.stage.is_whole:
-            made = [(key, row, 0) for key, row in stages.whole(self.meaning, self._states(at)).items()]
-            self._insert(made)
-            return Written(len(made), 0)
-        return self._add(self.sums)
+        made = [(key, row, 0) for key, row in stages.whole(self.meaning, self._states(at)).items()]
+        self._insert(made)
+        return len(made)
 
     def _tell(self, block: Block, page: ModelPage) -> None:
         assert self.tables.scan is not None
@@ -181,7 +193,9 @@ class Session:
             return 0
         states, vnodes = self._states(at), {one.key: one.vnode for one in page.versions}
         if stage.aggregate is not None:
-            self.sums = _with(self.sums, self.meaning.sums(states, driver))
+            for key, sums in self.meaning.sums(states, driver).items():
+                group = PartialGroup(self.epoch, self.meaning.vnode(key, 0), key, sums)
+                self.writing.logged.append((self.target, group))
             return 0
         if stage.partition is not None:
             upstream = self.meaning.bound.upstream.id
@@ -234,6 +248,14 @@ class Session:
 def _within(reached: Reached, one: Version) -> bool:
     last = reached.keys.get(one.vnode)
     return one.vnode in reached.completed or (last is not None and ranked(one.key) <= ranked(key_at(last)))
+
+
+def summed(partials: Iterable[PartialGroup]) -> dict[Key, tuple[int, ...]]:
+    """Return the sums of groups from partial groups."""
+    groups: dict[Key, tuple[int, ...]] = {}
+    for one in partials:
+        groups = _with(groups, {one.key: one.sums})
+    return groups
 
 
 def _with(sums: Mapping[Key, tuple[int, ...]], more: Mapping[Key, tuple[int, ...]]) -> dict[Key, tuple[int, ...]]:

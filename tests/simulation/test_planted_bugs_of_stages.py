@@ -14,7 +14,9 @@ from service.protocol.report import FragmentReport
 from tests.simulation.finding import found
 from tests.simulation.stage_session import Session
 from tests.support.fake_meta_jobs import FakeJobs, FakePlans
+from tests.support.fake_state_store import StoredTable
 from workers.backfill.actors import FragmentTask
+from workers.backfill.positions import Block, PageSize
 from workers.backfill.stages import Advance, Advances, Window, Windows
 from workers.engines import operators
 from workers.engines.history import ActorHistory
@@ -22,11 +24,12 @@ from workers.engines.stages import StageTask
 from workers.runners.operators import Operator
 from workers.runners.port import RunningEpoch
 from workers.runners.stage_scan import StageScan
-from workers.state_store.port import Written
+from workers.state_store.port import ArrowPage
 
 _windows = StageScan._windows  # pyright: ignore[reportPrivateUsage]
 _changed = StageScan._changed  # pyright: ignore[reportPrivateUsage]
 _at = StageScan._at  # pyright: ignore[reportPrivateUsage]
+_merge = StageScan._merge  # pyright: ignore[reportPrivateUsage]
 _advance = operators._advance  # pyright: ignore[reportPrivateUsage]
 
 
@@ -124,13 +127,56 @@ def test_a_recovery_that_forgets_hidden_relations_is_found(monkeypatch: pytest.M
 
 def test_an_only_part_that_is_computed_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: it is computed once, when all history was read."""
-    ended = Session.end
+    read = Session.read_page
 
-    def always(self: Session, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
-        del whole
-        return ended(self, at, whole=True)
+    def early(self: Session, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
+        if self.meaning.stage.is_whole:
+            self.insert_whole(at)
+        return read(self, block, size, at)
 
-    monkeypatch.setattr(Session, "end", always)
+    monkeypatch.setattr(Session, "read_page", early)
+    found(staging=True)
+
+
+def test_groups_that_are_merged_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: the groups of a vnode are merged once, when all history was read."""
+    ran = StageScan.run
+
+    def too_early(self: StageScan, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        if self.merges and not self.state.finished and not epoch.paused:
+            _merge(self, epoch)
+        return ran(self, epoch)
+
+    monkeypatch.setattr(StageScan, "run", too_early)
+    found(staging=True)
+
+
+def test_a_merge_that_begins_anew_after_a_recovery_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: the vnodes that were merged have their groups."""
+
+    def every(self: Session) -> list[int]:
+        return sorted({one.vnode for one in self.target.partials or ()})
+
+    monkeypatch.setattr(Session, "unmerged", every)
+    found(staging=True)
+
+
+def test_a_recovery_that_forgets_partial_groups_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: pages of an epoch that was never committed are read again."""
+    rolled_back = StoredTable.roll_back
+
+    def kept(self: StoredTable, epoch: int) -> None:
+        partials = self.partials
+        rolled_back(self, epoch)
+        self.partials = partials
+
+    monkeypatch.setattr(StoredTable, "roll_back", kept)
+    assert "I1" in found(staging=True)
+
+
+def test_a_scan_that_finishes_before_its_groups_are_merged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: what the scan reports last is the end of the merge."""
+    monkeypatch.setattr(StageScan, "history_over", property(lambda self: self.state.finished))
     found(staging=True)
 
 

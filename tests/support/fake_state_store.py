@@ -57,6 +57,16 @@ def placed(key: Key, vnode_count: int) -> int:
     return vnode_of([None if value is None else str(value) for value in key], vnode_count)
 
 
+@dataclass(frozen=True, slots=True)
+class PartialGroup:
+    """The sums of one group over some pages of history, as an epoch has read them."""
+
+    epoch: int
+    vnode: int
+    key: Key
+    sums: tuple[int, ...]
+
+
 class StoredTable(VersionedTable):
     """One relation's table, whose versions are found by key."""
 
@@ -65,6 +75,8 @@ class StoredTable(VersionedTable):
         self.relation = relation
         self.indexed = True
         self.lookups: set[LookupIndex] = set()
+        self.partials: list[PartialGroup] | None = None
+        """The log of partial groups, if there is one."""
         self._by_key: dict[Key, list[Version]] = {}
 
     @override
@@ -109,6 +121,8 @@ class StoredTable(VersionedTable):
             if epoch < version.end < ALIVE:
                 version.end = ALIVE
         self._keep(lambda version: version.start <= epoch)
+        if self.partials is not None:
+            self.partials = [one for one in self.partials if one.epoch <= epoch]
 
     def vacuum(self, horizon: int) -> int:
         """Delete what ended at or before the horizon; return how much."""
@@ -168,6 +182,7 @@ class Writing:
     generation: Generation
     closed: list[tuple[StoredTable, Key, int]] = field(default_factory=list[tuple[StoredTable, Key, int]])
     inserted: list[tuple[StoredTable, Version]] = field(default_factory=list[tuple[StoredTable, Version]])
+    logged: list[tuple[StoredTable, PartialGroup]] = field(default_factory=list[tuple[StoredTable, PartialGroup]])
 
     def commit(self) -> int:
         """Hold the generation, and make everything durable at once (I7); return how many versions were closed."""
@@ -176,6 +191,9 @@ class Writing:
         closed = sum(table.ends(key, epoch) for table, key, epoch in self.closed)
         for table, version in self.inserted:
             table.put_version(version)
+        for table, group in self.logged:
+            assert table.partials is not None, f"{table.relation.name} has no log of partial groups"
+            table.partials.append(group)
         return closed
 
     def held(self) -> bool:
@@ -320,7 +338,13 @@ class FakeTables:
     passing: Callable[[str], None] = _unseen
 
     async def create(
-        self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
+        self,
+        relation: Relation,
+        *,
+        term: Term,
+        loading: bool = False,
+        lookups: Collection[LookupIndex] = (),
+        sums: Sequence[str] = (),
     ) -> None:
         self.passing("before create")
         self.store.assert_term(term)
@@ -330,16 +354,18 @@ class FakeTables:
         if table is None:
             table = self.store.tables[relation.id] = self.store.table(relation)
             table.indexed = False
+            table.partials = [] if sums else None
         table.indexed |= not loading
         table.lookups.update(lookups)
         self.store.live[relation.name] = relation.id
         self.passing("after create")
 
-    async def index(self, relation: Relation, *, term: Term) -> None:
+    async def end_load(self, relation: Relation, *, term: Term) -> None:
         self.passing("before index")
         self.store.assert_term(term)
         if table := self.store.tables.get(relation.id):
             table.indexed = True
+            table.partials = None
         self.passing("after index")
 
     async def publish(

@@ -26,10 +26,11 @@ from service.sql.queries.spark import with_spark
 from service.sql.statements.tables import CreateTable, table_relation
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.tree import Tree
-from tests.support.stage_world import HistoryEngine, Made
+from tests.support.stage_world import HistoryEngine, Made, state_of
 from tests.support.state_store import Store
 from workers.backfill.actors import ActorTask
 from workers.backfill.stages import BoundStage, Window
+from workers.engines.group_merge import GroupMerge
 from workers.engines.stages import StageEngine, StageTask
 from workers.engines.store import Copiers
 from workers.state_store.postgres import PostgresStore
@@ -196,7 +197,7 @@ class Chains:
                 relation = planned.relation.model_copy(update={"id": targets[draft.target], "name": f"v{len(links)}"})
                 relation = relation.model_copy(update={"name": f"v_{relation.id}"})
                 known[place] = known[relation.id] = relation
-                await self.store.tables.create(relation, term=TERM)
+                await self.store.tables.create(relation, term=TERM, sums=state_of(planned.stage))
             target = known[targets[draft.target]]
             stage = with_spark(planned.stage, known, target).with_ids({one: known[one].id for one in known})
             read = {one.relation: known[one.relation] for one in stage.inputs}
@@ -236,6 +237,12 @@ class Chains:
                 done = len(link.positions) == link.bound.upstream.vnode_count and all(
                     position.key is None for position in link.positions.values()
                 )
+            last = link is [one for one in chain.links if one.bound.target.id == link.bound.target.id][-1]
+            if last and link.bound.stage.aggregate is not None:
+                self.epoch += 1
+                merge = GroupMerge(link.engine.store, link.bound, self.copiers, 1)
+                merge.run(Epoch(self.epoch), slice_seconds=60.0)
+                assert merge.done
 
     def follow(self, chain: Chain) -> None:
         """Compute what changed since the last time."""

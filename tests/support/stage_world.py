@@ -10,13 +10,14 @@ from typing import Protocol
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
-from service.protocol.stage import lookups
+from service.protocol.stage import Stage, lookups
 from service.protocol.vnodes import runs_of, vnode_postgres
 from service.serving.lookups import create
 from tests.support.stage_cases import TABLES, Case
 from tests.support.state_store import Store, prepared_store
 from workers.backfill.actors import ActorTask
 from workers.backfill.stages import BoundStage, Window
+from workers.engines.group_merge import GroupMerge
 from workers.engines.port import ActorOutcome
 from workers.engines.stages import StageEngine, StageTask
 from workers.engines.store import Copiers
@@ -118,7 +119,13 @@ class World:
         return outcomes
 
     def read_history(self) -> None:
-        """Read all history, a few rows at a time or at once."""
+        """Read all history, and merge its groups."""
+        self.read_pages()
+        if self.case.stage.aggregate is not None:
+            self.merge()
+
+    def read_pages(self) -> None:
+        """Read the pages of all history, a few rows at a time or at once."""
         self.windowed = self.epoch
         few = self.random.random() < 0.5
         epochs = 0
@@ -126,6 +133,13 @@ class World:
             epochs += 1
             assert epochs < EPOCHS_MAX, "the history does not end"
             self.run(permits=2 if few else None)
+
+    def merge(self) -> None:
+        """Merge the groups of the history, some vnodes in each epoch."""
+        merge = GroupMerge(self.engine.store, self.bound, self.engine.copiers, ACTORS)
+        while not merge.done:
+            self.epoch += 1
+            merge.run(Epoch(self.epoch), slice_seconds=0.0)
 
     def _complete(self) -> bool:
         return all(position.key is None for held in self.positions.values() for position in held.values())
@@ -144,12 +158,19 @@ class World:
         return wanted - held, held - wanted
 
 
+def state_of(stage: Stage) -> tuple[str, ...]:
+    """Return the columns of the log of partial groups that a stage needs, none if it needs no log."""
+    return () if stage.aggregate is None else stage.aggregate.state
+
+
 async def world_of(store: Store, case: Case, seed: int, made: Made | None = None) -> World:
     """Empty the tables and create the target of a case."""
     for number in (*(table.id for table in TABLES.values()), RelationId(9)):
-        await store.run(f"set application_name = 'tidefill'; drop table if exists state.t_{number} cascade")
-    for table in (*TABLES.values(), case.target):
+        tables = f"state.t_{number}, state.p_{number}"
+        await store.run(f"set application_name = 'tidefill'; drop table if exists {tables} cascade")
+    for table in TABLES.values():
         await store.tables.create(table, term=TERM)
+    await store.tables.create(case.target, term=TERM, sums=state_of(case.stage))
     for index in lookups(case.stage, {table.id: table for table in TABLES.values()}):
         async with store.pool.connection() as conn:
             await conn.execute(create(index))

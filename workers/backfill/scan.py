@@ -84,6 +84,7 @@ def report(
     *,
     changed: Iterable[VnodePosition],
     finished: bool,
+    held_up: bool = False,
     snapshot_rows: int,
     upstream_rows: int,
 ) -> ActorReport:
@@ -94,7 +95,7 @@ def report(
         rows=actor.positions.rows,
         snapshot_rows=snapshot_rows,
         upstream_rows=upstream_rows,
-        completed=scan.finished and not finished,
+        completed=scan.finished and not (finished or held_up),
         finished=finished,
         positions=tuple(changed),
     )

@@ -2,8 +2,8 @@
 
     tasks: reader of an actor's pages (python, Arrow) -> joins, conditions, values (Spark SQL) -> writer (python, Arrow)
 
-Rows are written by the tasks, each in a fenced transaction. Sums of groups are handed to the store a partition at a
-time, by one fenced transaction: rows of several tasks add to the same group.
+Rows are written by the tasks, each in a fenced transaction. Sums of groups are handed to the store's log of partial
+groups a partition at a time, by one fenced transaction.
 
 An exchange between tasks is kept by Spark and would give an old epoch's rows again, so a frame with one is built anew
 in each epoch. If part of an exchange is lost with its executor, Spark fails the job or reads that part again. A reader
@@ -114,7 +114,7 @@ class SparkStageEngine:
         told = [json.loads(text) for text in run_frame(frame, task)]
         self._assure_single_reads(before, task)
         reports = [json.loads(report) for one in told for report in one["reports"]]
-        return _outcomes(reports, inserted=sum(one["inserted"] for one in told), closed=0)
+        return _outcomes(reports, inserted=sum(one["inserted"] for one in told))
 
     def _summed(self, frame: DataFrame, task: StageTask) -> list[ActorOutcome]:
         assert has_store_engine(self.store), "the table format computes no stages"
@@ -127,8 +127,7 @@ class SparkStageEngine:
         with self.store.staging(self.bound, task.curr) as session:
             session.add_sums(_sums_of(() if first is None else chain([first], rows), reports))
             self._assure_single_reads(before, task)
-            groups = session.end(task.at, whole=False)
-        return _outcomes(list(map(json.loads, reports)), inserted=groups.inserted, closed=groups.closed)
+        return _outcomes(list(map(json.loads, reports)), inserted=0)
 
     def _assure_single_reads(self, before: int, task: StageTask) -> None:
         """Raise RepeatedTaskError unless each actor has been read once since the accumulator had the value `before`."""
@@ -177,13 +176,13 @@ def _nothing(actor: int, page_rows: int, seconds: float) -> ActorOutcome:
     )
 
 
-def _outcomes(reports: "list[dict[str, Any]]", *, inserted: int, closed: int) -> list[ActorOutcome]:
+def _outcomes(reports: "list[dict[str, Any]]", *, inserted: int) -> list[ActorOutcome]:
     """Return the outcomes of the actors. Which of them a row comes from is not known, so the first one has all."""
     outcomes = [
         outcome_of({**one, "upstream_rows": 0, "inserted": 0, "closed": 0})
         for one in sorted(reports, key=lambda one: int(one["actor"]))
     ]
-    return [replace(one, inserted=inserted, closed=closed) if one.actor == 0 else one for one in outcomes]
+    return [replace(one, inserted=inserted) if one.actor == 0 else one for one in outcomes]
 
 
 def _sums_of(rows: "chain[Row] | tuple[()]", reports: list[str]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,8 @@
 """Compute a stage's part of an epoch in the state store. No rows travel.
 
-Rows and parts are computed by one transaction per actor. Groups are computed by one transaction for all actors, because
-rows of several actors add to the same group. So is a part that is the whole input.
+History is read by one transaction per actor, which appends the sums of groups to a log: rows of several actors add to
+the same group (`workers.engines.group_merge`). A part that is the whole input is computed by one transaction for all
+actors, and so are changes.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -48,8 +49,7 @@ class StageEngine:
     def run(self, task: StageTask) -> list[ActorOutcome]:
         """Run one epoch. When this returns, every transaction is durable. Raises the errors of the store."""
         every = range(len(task.actors))
-        stage = self.bound.stage
-        together = stage.aggregate is not None or stage.is_whole or not task.reads
+        together = self.bound.stage.is_whole or not task.reads
         shares = [every] if together else [range(one, one + 1) for one in every]
         runs = self.copiers.run([partial(self._compute, task, share) for share in shares])
         return [outcome for outcomes in runs for outcome in outcomes]
@@ -70,9 +70,9 @@ class StageEngine:
                 written = {"inserted": history.copied + changes.written.inserted, "closed": changes.written.closed}
                 outcomes.append(outcome_of({**history.report(), "upstream_rows": changes.read, **written}))
                 changes = NOTHING
-            groups = session.end(task.at, whole=complete) if task.reads else NOTHING.written
-        first = outcomes[0]
-        outcomes[0] = replace(first, inserted=first.inserted + groups.inserted, closed=first.closed + groups.closed)
+            whole = task.reads and complete and self.bound.stage.is_whole
+            made = session.insert_whole(task.at) if whole else 0
+        outcomes[0] = replace(outcomes[0], inserted=outcomes[0].inserted + made)
         return outcomes
 
     def _read(self, session: StageSession, task: StageTask, index: int) -> ActorHistory:

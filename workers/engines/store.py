@@ -45,8 +45,12 @@ class Copiers:
     def read(self, history: ActorHistory) -> None:
         """Read the pages of an actor. Raises InterruptedError between two of them after `give_up`."""
         for _ in history.pages():
-            if self._over.done():
-                raise InterruptedError
+            self.assure_wanted()
+
+    def assure_wanted(self) -> None:
+        """Raise InterruptedError after `give_up`."""
+        if self._over.done():
+            raise InterruptedError
 
     def give_up(self) -> None:
         """See `ScanEngine`."""

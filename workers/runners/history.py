@@ -111,9 +111,15 @@ class HistoryScan:
             actor.budget = actor.budget.spent(outcome.snapshot_rows)
 
     def reports(
-        self, outcomes: Mapping[int, Outcome], *, finishing: bool, forwarded: Callable[[int], int]
+        self,
+        outcomes: Mapping[int, Outcome],
+        *,
+        finishing: bool,
+        forwarded: Callable[[int], int],
+        held_up: bool = False,
     ) -> Sequence[ActorReport]:
-        """Return a report of each actor. `forwarded` gives the number of live changes that an actor forwarded.
+        """Return a report of each actor. `forwarded` gives the number of live changes that an actor forwarded. If the
+        scan is `held_up`, the next barrier does not finish it either.
 
         A scan that has reported its finish in this generation, and forwards nothing, reports nothing.
         """
@@ -129,6 +135,7 @@ class HistoryScan:
                     actor,
                     changed=() if outcome is None else outcome.positions,
                     finished=finishing,
+                    held_up=held_up,
                     snapshot_rows=0 if outcome is None else outcome.snapshot_rows,
                     upstream_rows=forwarded(index),
                 )

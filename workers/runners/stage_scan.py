@@ -20,6 +20,7 @@ from service.protocol.stage_spark import engine_of
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
+from workers.engines.group_merge import GroupMerge
 from workers.engines.port import ActorOutcome
 from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageEngine, StageTask
@@ -45,6 +46,10 @@ class StageScan(UpstreamScan[StageTask]):
     """Reads the history if Spark does. It is closed when all history is read."""
     handed_over: bool = False
     """Whether Spark could not compute a page, so that the store reads the rest of the history."""
+    merges: bool = False
+    """Whether the groups of its target are merged after its history."""
+    merge: GroupMerge | None = None
+    """Made when all history is read."""
 
     @classmethod
     def join(
@@ -68,12 +73,25 @@ class StageScan(UpstreamScan[StageTask]):
             own=frozenset(one.id for one in job.hidden),
             spark=spark,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
+            merges=fragment.query.aggregate is not None and _merges(job, fragment),
         )
 
     @property
     def reads(self) -> Collection[RelationId]:
         """All inputs."""
         return tuple(self.bound.relations)
+
+    @property
+    def history_over(self) -> bool:
+        """Whether all history is read and its groups are merged."""
+        return self.state.finished and (not self.merges or (self.merge is not None and self.merge.done))
+
+    def readers(self, *, paused: bool) -> int:
+        """Return 1 if the scan may read history or merge groups, otherwise 0."""
+        return int(self.may_read(paused=paused) or self._may_merge(paused=paused))
+
+    def _may_merge(self, *, paused: bool) -> bool:
+        return self.state.finished and not (self.history_over or paused or self.state.held)
 
     def replan(self) -> None:
         """Do nothing: the engine does not depend on the actors."""
@@ -89,7 +107,9 @@ class StageScan(UpstreamScan[StageTask]):
         """Run one epoch within the stage's share of the rest of the interval."""
         permits, outcomes = self.permits(epoch), ()
         windows = self._windows(epoch)
-        changed = self._changed(epoch, windows) if self.state.finished else frozenset()
+        if self._may_merge(paused=epoch.paused):
+            self._merge(epoch)
+        changed = self._changed(epoch, windows) if self.history_over else frozenset()
         self.timings_ms = {}
         if changed or any(allowed != 0 for allowed in permits):
             task = StageTask(
@@ -103,8 +123,26 @@ class StageScan(UpstreamScan[StageTask]):
             outcomes = self._advance(epoch, task)
             if self.state.finished:
                 self._close_reader()
+                if self._may_merge(paused=epoch.paused):
+                    self._merge(epoch)
         self.consumed = None
-        return self._report(epoch, outcomes, finishing=self.state.finished)
+        held_up = not self._may_merge(paused=epoch.paused)
+        return self._report(epoch, outcomes, finishing=self.history_over, held_up=held_up)
+
+    def _merge(self, epoch: RunningEpoch) -> None:
+        """Merge groups for the rest of the slice. A few of them need no further epoch."""
+        computing = False
+        try:
+            with epoch.spark_turn():
+                self._check_present()
+                engine = self._engine(epoch)
+                merge = self.merge or GroupMerge(engine.store, self.bound, engine.copiers, len(self.state.actors))
+                self.merge, computing = merge, True
+                seconds = self.paces[Engine.STORE].slice_seconds(epoch.share_seconds())
+                inserted = merge.run(epoch.barrier.curr, slice_seconds=seconds)
+        except Exception as error:
+            raise self._blamed(error, computing=computing) from error
+        epoch.wrote(self.target.id, inserted=inserted, ended=0)
 
     def _windows(self, epoch: RunningEpoch) -> dict[RelationId, Window]:
         """Return the window of each input: the epochs between which it changed in this epoch.
@@ -145,6 +183,9 @@ class StageScan(UpstreamScan[StageTask]):
 
     def _failed(self, error: Exception, epoch: RunningEpoch, task: StageTask, *, computing: bool) -> JobFailedError:
         del epoch, task
+        return self._blamed(error, computing=computing)
+
+    def _blamed(self, error: Exception, *, computing: bool) -> JobFailedError:
         return JobFailedError(self.job, error, target=self.target, upstream=self.bound.upstream, computing=computing)
 
     def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
@@ -193,3 +234,15 @@ class StageScan(UpstreamScan[StageTask]):
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.close()
+
+
+def _merges(job: JobPlan, fragment: TableScanPlan) -> bool:
+    """Whether the stage is the last one of its job that writes its relation, and the job reads its snapshot.
+
+    Branches of a UNION and grouping sets write the same relation, and share its log.
+    """
+    if job.snapshot is None or job.snapshot.consumed is not None:
+        return False
+    target = job.written_by(fragment).id
+    *_, last = (one for _, one in job.staged if job.written_by(one).id == target)
+    return last.id == fragment.id

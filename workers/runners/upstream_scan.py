@@ -56,14 +56,19 @@ class UpstreamScan(HistoryScan, Generic[Task]):
         raise NotImplementedError
 
     @property
+    def history_over(self) -> bool:
+        """Whether nothing is left to be done for the history."""
+        return self.state.finished
+
+    @property
     def settled(self) -> bool:
-        """Whether all history is read and no limit of 0 applies."""
-        return self.state.finished and not self.state.held
+        """Whether the history is over and no limit of 0 applies."""
+        return self.history_over and not self.state.held
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
-        """Whether its history is read, and little of what it reads has changed in this epoch."""
+        """Whether its history is over, and little of what it reads has changed in this epoch."""
         few = sum(epoch.written[one] for one in self.reads) <= FEW
-        return self.state.finished and not self._asks(epoch) and few
+        return self.history_over and not self._asks(epoch) and few
 
     def _asks(self, epoch: RunningEpoch) -> bool:
         """Whether the store has to be asked what changed, because the span is not the one of the epoch's barrier."""
@@ -110,12 +115,13 @@ class UpstreamScan(HistoryScan, Generic[Task]):
         return outcomes
 
     def _report(
-        self, epoch: RunningEpoch, outcomes: Sequence[ActorOutcome], *, finishing: bool
+        self, epoch: RunningEpoch, outcomes: Sequence[ActorOutcome], *, finishing: bool, held_up: bool = False
     ) -> Sequence[FragmentReport]:
         epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
         by_actor = {outcome.actor: outcome for outcome in outcomes}
         return self.reports(
             by_actor,
             finishing=finishing,
+            held_up=held_up,
             forwarded=lambda actor: by_actor[actor].upstream_rows if actor in by_actor else 0,
         )

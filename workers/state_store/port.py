@@ -114,7 +114,7 @@ class StageSession(Protocol):
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history, with each input as of its epoch in `at`.
 
-        The page has no batches. Rows of groups are added to those of earlier pages.
+        The page has no batches. The sums of its groups are appended to the log of partial groups.
         """
         ...
 
@@ -134,17 +134,26 @@ class StageSession(Protocol):
         ...
 
     def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Add sums of pages that another engine has read: rows of keys and measures. A group may come several times.
+        """Append sums of pages that another engine has read to the log of partial groups: rows of keys and measures. A
+        group may come several times.
 
         Keys travel as `wire.to_wire` prints them for CSV, measures as decimals.
         """
         ...
 
-    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
-        """Write the groups of all pages, before the transaction ends. Other rows are written already.
+    def unmerged(self) -> Sequence[int]:
+        """Return the vnodes of the target whose partial groups are not merged. None are if there is no log."""
+        ...
 
-        With `whole`, all history is read now: a part that is the whole input is computed, as of `at`.
+    def merge(self, vnodes: Sequence[int]) -> int:
+        """Insert the groups of some vnodes, each the sum of all its partial groups. Return how many there are.
+
+        All history is read, and each vnode is merged once.
         """
+        ...
+
+    def insert_whole(self, at: Mapping[RelationId, Epoch]) -> int:
+        """Insert the rows of a part that is the whole input, as of `at`. Return how many there are."""
         ...
 
 

@@ -17,18 +17,19 @@ Without statistics the planner would read a whole table for a few changes. A loo
 `OFFSET 0`, which Postgres cannot merge into a join. It stays one index lookup per row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.quoting import quoted
+from service.protocol.relation import partials_table, state_table
 from service.protocol.vnodes import vnode_postgres
 from workers.backfill.stages import BoundStage
 from workers.state_store.stage_blocks import BlockPrinter
 from workers.state_store.stage_delta import NEW, OLD, PAGE, Delta, states_of, versions, visible
 from workers.state_store.stage_parts import of_parts, page_of_parts, whole_part
-from workers.state_store.statements import live_version
+from workers.state_store.statements import live_version, stored_columns
 
 _BY_TEXT: Final = frozenset({TypeName.REAL, TypeName.DOUBLE, TypeName.INTERVAL, TypeName.JSONB})
 """Types whose equal values can differ in their text, as 0 and -0. A change between them is a change."""
@@ -117,6 +118,59 @@ def summed(bound: BoundStage, contributions: str) -> str:
     return f"select {keys}, {', '.join(sums)} from ({contributions}) contributed group by {keys}"
 
 
+def logged(bound: BoundStage, contributions: str, epoch: Epoch) -> str:
+    """Print the command that appends the sums of some pages to the log of partial groups, ordered by vnode.
+
+    Invariant: the history only adds, so each group in the log has a row in the result.
+    """
+    assert bound.stage.aggregate is not None
+    names = ", ".join(["_vnode", *map(quoted, bound.stage.aggregate.state)])
+    sums = f"select {vnode_of(bound)} as _vnode, * from ({_with_always(bound, summed(bound, contributions))}) sums"
+    log = partials_table(bound.target.id)
+    return f"insert into {log} ({names}, _from) select {names}, {epoch} from ({sums}) placed order by _vnode"
+
+
+def unmerged(bound: BoundStage) -> str:
+    """Print the query for the vnodes that have partial groups and no group yet.
+
+    All groups of a vnode are merged by one transaction, so a vnode with a group is merged.
+    """
+    return (
+        f"select distinct _vnode from {partials_table(bound.target.id)}"
+        f" where _vnode not in (select distinct _vnode from {state_table(bound.target.id)}) order by 1"
+    )
+
+
+def merged(bound: BoundStage, vnodes: Sequence[int], epoch: Epoch) -> str:
+    """Print the command that inserts the groups of some vnodes, each the sum of its partial groups."""
+    aggregate, target = bound.stage.aggregate, bound.target
+    assert aggregate is not None
+    keys = ", ".join(["_vnode", *map(quoted, aggregate.keys)])
+    state = ", ".join(
+        f"sum({quoted(name)})::{target.column(name).type} as {quoted(name)}" for name in aggregate.measures
+    )
+    chosen = f"_vnode = any('{{{','.join(map(str, vnodes))}}}'::smallint[])"
+    groups = f"select {keys}, {state} from {partials_table(target.id)} where {chosen} group by {keys}"
+    names = ", ".join(map(quoted, stored_columns(target)))
+    values = ", ".join(["_vnode", *_group_columns(bound, "true"), str(epoch)])
+    return (
+        f"insert into {state_table(target.id)} ({names}) select {values} from ({groups}) groups order by {_key(bound)}"
+    )
+
+
+def _group_columns(bound: BoundStage, lives: str) -> list[str]:
+    """Print the columns of the target from the keys and sums of a group. Results are computed where it `lives`."""
+    aggregate, target = bound.stage.aggregate, bound.target
+    assert aggregate is not None
+    results = {
+        one.name: f"(case when {lives} then {one.sql} end)::{target.column(one.name).type}" for one in aggregate.results
+    }
+    return [
+        f"{results[column.name]} as {quoted(column.name)}" if column.name in results else quoted(column.name)
+        for column in target.columns
+    ]
+
+
 def contributed(bound: BoundStage) -> str:
     """Print the query for what changes contribute: `come`, and the reverse of `gone`."""
     aggregate = bound.stage.aggregate
@@ -143,13 +197,7 @@ def found_groups(bound: BoundStage, delta: str) -> str:
     ]
     changes = " or ".join(f"d.{one} <> 0" for one in measures) + (" or t.ctid is null" if aggregate.always else "")
     lives = "true" if aggregate.always else f"{first} > 0"
-    results = {
-        one.name: f"(case when {lives} then {one.sql} end)::{target.column(one.name).type}" for one in aggregate.results
-    }
-    columns = [
-        f"{results[column.name]} as {quoted(column.name)}" if column.name in results else quoted(column.name)
-        for column in target.columns
-    ]
+    columns = _group_columns(bound, lives)
     lookup = live_version(target, "d", f"t.ctid, t._from, {', '.join(f't.{one}' for one in measures)}")
     sums = f"select {vnode_of(bound)} as _vnode, * from ({_with_always(bound, delta)}) sums order by {_key(bound)}"
     return (

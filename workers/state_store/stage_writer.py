@@ -1,6 +1,6 @@
 """Compute a stage in the state store's own SQL: pages of history and changes, in one transaction."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.quoting import quoted
-from service.protocol.relation import Relation, state_table
+from service.protocol.relation import Relation, partials_table, state_table
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.stages import Advances, BoundStage, Windows
@@ -40,7 +40,6 @@ class StageWriter:
     bound: BoundStage
     epoch: Epoch
     part_of: Callable[[Relation, Block, Epoch, PageSize], tuple[Block, Position | None]]
-    summing: bool = False
 
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history. See `StageSession`."""
@@ -49,15 +48,16 @@ class StageWriter:
         epoch = at[upstream.id]
         part, upto = self._page(upstream, block, size, epoch, _CHANGES if few else _PAGES)
         found = self._counted(upstream, part, upto, epoch)
-        copied = 0
-        if found and not self.bound.stage.is_whole:
+        copied, grouped = 0, self.bound.stage.aggregate is not None
+        # A group that is always there has partial groups of no rows.
+        if (found or grouped) and not self.bound.stage.is_whole:
             columns = ", ".join(quoted(column.name) for column in upstream.columns)
             within = " or ".join(f"({one})" for one in page_conditions(upstream, part, upto))
             # To read the page a second time costs less than to keep it for both.
             page = f"with page as ({page_rows(upstream, part, upto, columns, at=epoch)})"
             copied = self._run(f"{page} {self._insert(at, within, few=few)}")
-        # Groups are counted when they are written.
-        return ArrowPage((), found, {span.vnode: upto for span in part}, 0 if self.summing else copied)
+        # Groups are counted when they are merged.
+        return ArrowPage((), found, {span.vnode: upto for span in part}, 0 if grouped else copied)
 
     def pass_page(self, relation: Relation, block: Block, size: PageSize, at: Epoch) -> ArrowPage:
         """Choose the next page of an input, and count its rows. See `StageSession`."""
@@ -98,52 +98,39 @@ class StageWriter:
         return Replayed(read, Written(made, ended))
 
     def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Add sums that were computed elsewhere to those of pages. See `StageSession`."""
-        self._begin_sums()
+        """Append sums that were computed elsewhere to the partial groups. See `StageSession`."""
+        assert self.bound.stage.aggregate is not None
+        names = ", ".join(map(quoted, self.bound.stage.aggregate.state))
+        log = partials_table(self.bound.target.id)
+        self._run(f"create temp table sums on commit drop as select {names} from {log} with no data")
         with self.connection.cursor() as cursor:
             copy_csv(cursor, "sums", batches)
+        self._run(stage_sql.logged(self.bound, f"select {names} from sums", self.epoch))
 
-    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
-        """Add the sums of all pages to the groups, or compute the only part. See `StageSession`."""
-        stage = self.bound.stage
-        if whole and stage.is_whole:
-            made = self._all(f"{self._insert_rows(stage_sql.whole(self.bound, at))} returning 1")
-            return Written(len(made), 0)
-        aggregate = stage.aggregate
-        if aggregate is None or not (self.summing or aggregate.always):
-            return Written(0, 0)
-        self._begin_sums()
-        self._set(_CHANGES)
-        found = stage_sql.found_groups(self.bound, stage_sql.summed(self.bound, f"select {self._sums} from sums"))
-        ((ended, made),) = self._all(f"with {written(self.bound.target, found, self.epoch)} select {ENDED_AND_MADE}")
-        return Written(made, ended)
+    def unmerged(self) -> list[int]:
+        """Return the vnodes whose partial groups are to be merged. See `StageSession`."""
+        log = partials_table(self.bound.target.id)
+        ((there,),) = self._all(f"select to_regclass('{log}') is not null")
+        return [vnode for (vnode,) in self._all(stage_sql.unmerged(self.bound))] if there else []
 
-    @property
-    def _sums(self) -> str:
-        """The columns of the sums of groups."""
-        aggregate = self.bound.stage.aggregate
-        assert aggregate is not None
-        return ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
+    def merge(self, vnodes: Sequence[int]) -> int:
+        """Insert the groups of some vnodes. See `StageSession`."""
+        self._set(_PAGES)
+        return self._run(stage_sql.merged(self.bound, vnodes, self.epoch))
+
+    def insert_whole(self, at: Mapping[RelationId, Epoch]) -> int:
+        """Compute the part that is the whole input. See `StageSession`."""
+        return self._run(self._insert_rows(stage_sql.whole(self.bound, at)))
 
     def _insert(self, at: Mapping[RelationId, Epoch], within: str, *, few: bool) -> str:
-        rows, aggregate = stage_sql.page(self.bound, at, within, looked_up=few), self.bound.stage.aggregate
-        if aggregate is None:
+        rows = stage_sql.page(self.bound, at, within, looked_up=few)
+        if self.bound.stage.aggregate is None:
             return self._insert_rows(rows)
-        self._begin_sums()
-        return f"insert into sums ({self._sums}) {stage_sql.summed(self.bound, rows)}"
+        return stage_sql.logged(self.bound, rows, self.epoch)
 
     def _insert_rows(self, rows: str) -> str:
         names, placed = ", ".join(map(quoted, stored_columns(self.bound.target))), stage_sql.placed(self.bound, rows)
         return f"insert into {state_table(self.bound.target.id)} ({names}) select *, {self.epoch} from ({placed}) new"
-
-    def _begin_sums(self) -> None:
-        """Create the table in which the sums of pages wait until they are added to the groups, once per epoch."""
-        aggregate = self.bound.stage.aggregate
-        if self.summing or aggregate is None:
-            return
-        table = state_table(self.bound.target.id)
-        self._run(f"create temp table sums on commit drop as select {self._sums} from {table} with no data")
-        self.summing = True
 
     def _set(self, settings: Collection[str]) -> None:
         for setting in settings:

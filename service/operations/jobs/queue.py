@@ -14,7 +14,7 @@ from service.domain.set_aside import SetAside
 from service.operations.commands.fan_out import follow
 from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import is_snapshot, many_rows
-from service.operations.jobs.stages import lookups_of, named, of_users, only_inserts
+from service.operations.jobs.stages import lookups_of, named, of_users, only_inserts, sums_of
 from service.operations.jobs.standing import in_turn
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -118,6 +118,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
             return True  # cancelled before any table existed
         (plan,) = plans
         loading = is_snapshot(plan) and only_inserts(plan) and await many_rows(tx, plan)
+        sums = sums_of(plan) if is_snapshot(plan) else {}
         needed = lookups_of(plan)
         lacks = await _lacks_indexes(world, tx, job, plan, needed)
     if lacks:
@@ -126,7 +127,8 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
     try:
         for output in plan.outputs:
             its_lookups = [one for one in needed if one.relation == output.id]
-            await world.tables.create(output, term=term, loading=loading, lookups=its_lookups)
+            its_sums = sums.get(output.id, ())
+            await world.tables.create(output, term=term, loading=loading, lookups=its_lookups, sums=its_sums)
     except Refused as error:
         async with world.stores.begin(term) as tx:
             await refuse(tx, job, str(error), now=world.clock.now())
@@ -140,7 +142,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
         begun = None
         if is_snapshot(plan):
-            begun = await tx.partial_graphs.begin(job.id, indexed=not loading)
+            begun = await tx.partial_graphs.begin(job.id, indexed=not (loading or sums))
             await follow(tx, plan, begun.graph, now=world.clock.now())
         else:
             await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())

@@ -94,7 +94,7 @@ async def pause_all(tx: Transaction, *, now: datetime) -> None:
 
 
 async def build_index(world: World, view: GraphView, *, term: Term) -> None:
-    """Build the indexes of the job's tables, then record that the snapshot is consumed.
+    """Build the indexes of the job's tables and drop its logs, then record that the snapshot is consumed.
 
     No task writes the tables meanwhile. Repeatable.
     """
@@ -105,7 +105,7 @@ async def build_index(world: World, view: GraphView, *, term: Term) -> None:
     for plan in plans:
         try:
             for output in plan.outputs:
-                await world.tables.index(output, term=term)
+                await world.tables.end_load(output, term=term)
         except (Refused, Unavailable) as error:
             await _index_failed(world, view, plan.id, error, term=term)
             return

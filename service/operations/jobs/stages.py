@@ -5,9 +5,10 @@ Those of its hidden relations are created with their tables. `service.operations
 users' relations.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from service.protocol.plan import JobPlan
+from service.protocol.ids import RelationId
+from service.protocol.plan import JobPlan, TableScanPlan
 from service.protocol.stage import LookupIndex, Stage, lookups
 
 
@@ -34,11 +35,20 @@ def of_users(plan: JobPlan, needed: Collection[LookupIndex]) -> frozenset[Lookup
 def only_inserts(plan: JobPlan) -> bool:
     """Whether the backfill of a job only inserts rows, so that its tables need no index until it ends.
 
-    This is false for an aggregate, which looks up and changes the rows of groups, and for a partition. It is also false
-    for several stages, because a later stage reads the rows that an earlier one has written.
+    This is false for a partition. It is also false for several stages, because a later stage reads the rows that an
+    earlier one has written.
     """
     stages = stages_of(plan)
-    return not stages or (len(stages) == 1 and stages[0].aggregate is None and stages[0].partition is None)
+    return not stages or (len(stages) == 1 and stages[0].partition is None)
+
+
+def sums_of(plan: JobPlan) -> Mapping[RelationId, Sequence[str]]:
+    """Return the columns of the log of partial groups of each output that has one."""
+    return {
+        plan.written_by(scan).id: stage.aggregate.state
+        for stage, scan in plan.staged
+        if stage.aggregate is not None and isinstance(scan, TableScanPlan)
+    }
 
 
 def named(index: LookupIndex, plans: Iterable[JobPlan]) -> str:

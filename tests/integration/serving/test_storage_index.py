@@ -20,7 +20,7 @@ async def test_it_takes_longer_than_the_login_s_statements_may(store: Store) -> 
         "do $$ begin execute format('alter database %I set statement_timeout = 5', current_database()); end $$"
     )
     async with open_pool(store.url, name="limited") as pool:
-        await PostgresTables(pool).index(loaded, term=TERM)
+        await PostgresTables(pool).end_load(loaded, term=TERM)
     assert await store.rows(
         "select count(*) from pg_indexes where schemaname = 'state' and indexdef like '%_vnode, id%'"
     )
@@ -32,4 +32,4 @@ async def test_a_key_that_is_too_long_is_refused(store: Store) -> None:
     random = "(select string_agg(md5(n::text), '') from generate_series(1, 1000) n)"
     await store.run(f"insert into state.t_1 (_vnode, id, _from) select 0, {random}, 1")
     with pytest.raises(Invalid, match="index row"):
-        await store.tables.index(loaded, term=TERM)
+        await store.tables.end_load(loaded, term=TERM)

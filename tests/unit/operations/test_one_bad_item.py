@@ -20,7 +20,6 @@ from service.ports.audit import itself
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, StatementId, Term
 from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.stage import LookupIndex
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
 from tests.support.http import StillClock, world_of
@@ -35,13 +34,11 @@ class Refusing(FakeTables):
     tried: list[str] = field(default_factory=list[str])
     foreign: tuple[str, ...] = ()
 
-    async def create(
-        self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
-    ) -> None:
+    async def create(self, relation: Relation, *, term: Term, **kept: Any) -> None:
         self.tried.append(relation.name)
         if relation.name == "bad":
             raise self.error
-        await super().create(relation, term=term, loading=loading, lookups=lookups)
+        await super().create(relation, term=term, **kept)
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         self.tried.append(name)
