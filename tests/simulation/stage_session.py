@@ -169,8 +169,10 @@ class Session:
         self.tables.pass_by("after a merge of groups")
         return len(groups)
 
-    def insert_whole(self, at: Mapping[RelationId, Epoch]) -> int:
+    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> int:
         self.tables.pass_by("before the end of a stage")
+        if not (whole and self.meaning.stage.is_whole):
+            return 0
         made = [(key, row, 0) for key, row in stages.whole(self.meaning, self._states(at)).items()]
         self._insert(made)
         return len(made)

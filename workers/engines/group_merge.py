@@ -1,7 +1,7 @@
 """Merge the partial groups of an aggregate's history into its groups.
 
-While the history is read, each page appends the sums of its groups to a log. A group has rows on most pages, so adding
-each page to the groups would write most groups again in every epoch. After all history is read, the groups are inserted
+While the history is read, each epoch appends the sums of its pages to a log. A group has rows on most pages, so adding
+them to the groups would write most groups again in every epoch. After all history is read, the groups are inserted
 vnode by vnode, for as long as the slice of an epoch lasts. This is external hash aggregation with the store as its disk
 (Graefe, Query Evaluation Techniques for Large Databases, 1993, section 4.3).
 

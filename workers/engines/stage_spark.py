@@ -127,6 +127,7 @@ class SparkStageEngine:
         with self.store.staging(self.bound, task.curr) as session:
             session.add_sums(_sums_of(() if first is None else chain([first], rows), reports))
             self._assure_single_reads(before, task)
+            session.end(task.at, whole=False)
         return _outcomes(list(map(json.loads, reports)), inserted=0)
 
     def _assure_single_reads(self, before: int, task: StageTask) -> None:

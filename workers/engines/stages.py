@@ -70,8 +70,7 @@ class StageEngine:
                 written = {"inserted": history.copied + changes.written.inserted, "closed": changes.written.closed}
                 outcomes.append(outcome_of({**history.report(), "upstream_rows": changes.read, **written}))
                 changes = NOTHING
-            whole = task.reads and complete and self.bound.stage.is_whole
-            made = session.insert_whole(task.at) if whole else 0
+            made = session.end(task.at, whole=complete) if task.reads else 0
         outcomes[0] = replace(outcomes[0], inserted=outcomes[0].inserted + made)
         return outcomes
 

@@ -114,7 +114,7 @@ class StageSession(Protocol):
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history, with each input as of its epoch in `at`.
 
-        The page has no batches. The sums of its groups are appended to the log of partial groups.
+        The page has no batches. Rows of groups are added to those of the transaction's other pages.
         """
         ...
 
@@ -134,8 +134,7 @@ class StageSession(Protocol):
         ...
 
     def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Append sums of pages that another engine has read to the log of partial groups: rows of keys and measures. A
-        group may come several times.
+        """Add sums of pages that another engine has read: rows of keys and measures. A group may come several times.
 
         Keys travel as `wire.to_wire` prints them for CSV, measures as decimals.
         """
@@ -152,8 +151,12 @@ class StageSession(Protocol):
         """
         ...
 
-    def insert_whole(self, at: Mapping[RelationId, Epoch]) -> int:
-        """Insert the rows of a part that is the whole input, as of `at`. Return how many there are."""
+    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> int:
+        """Append the sums of all pages to the log of partial groups, before the transaction ends.
+
+        With `whole`, all history is read now: a part that is the whole input is computed, as of `at`. Return how many
+        rows it has.
+        """
         ...
 
 

@@ -119,7 +119,7 @@ def summed(bound: BoundStage, contributions: str) -> str:
 
 
 def logged(bound: BoundStage, contributions: str, epoch: Epoch) -> str:
-    """Print the command that appends the sums of some pages to the log of partial groups, ordered by vnode.
+    """Print the command that appends the sums of an epoch's pages to the log of partial groups, ordered by vnode.
 
     Invariant: the history only adds, so each group in the log has a row in the result.
     """

@@ -40,6 +40,7 @@ class StageWriter:
     bound: BoundStage
     epoch: Epoch
     part_of: Callable[[Relation, Block, Epoch, PageSize], tuple[Block, Position | None]]
+    summing: bool = False
 
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history. See `StageSession`."""
@@ -48,16 +49,15 @@ class StageWriter:
         epoch = at[upstream.id]
         part, upto = self._page(upstream, block, size, epoch, _CHANGES if few else _PAGES)
         found = self._counted(upstream, part, upto, epoch)
-        copied, grouped = 0, self.bound.stage.aggregate is not None
-        # A group that is always there has partial groups of no rows.
-        if (found or grouped) and not self.bound.stage.is_whole:
+        copied = 0
+        if found and not self.bound.stage.is_whole:
             columns = ", ".join(quoted(column.name) for column in upstream.columns)
             within = " or ".join(f"({one})" for one in page_conditions(upstream, part, upto))
             # To read the page a second time costs less than to keep it for both.
             page = f"with page as ({page_rows(upstream, part, upto, columns, at=epoch)})"
             copied = self._run(f"{page} {self._insert(at, within, few=few)}")
         # Groups are counted when they are merged.
-        return ArrowPage((), found, {span.vnode: upto for span in part}, 0 if grouped else copied)
+        return ArrowPage((), found, {span.vnode: upto for span in part}, 0 if self.summing else copied)
 
     def pass_page(self, relation: Relation, block: Block, size: PageSize, at: Epoch) -> ArrowPage:
         """Choose the next page of an input, and count its rows. See `StageSession`."""
@@ -98,14 +98,20 @@ class StageWriter:
         return Replayed(read, Written(made, ended))
 
     def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Append sums that were computed elsewhere to the partial groups. See `StageSession`."""
-        assert self.bound.stage.aggregate is not None
-        names = ", ".join(map(quoted, self.bound.stage.aggregate.state))
-        log = partials_table(self.bound.target.id)
-        self._run(f"create temp table sums on commit drop as select {names} from {log} with no data")
+        """Add sums that were computed elsewhere to those of pages. See `StageSession`."""
+        self._begin_sums()
         with self.connection.cursor() as cursor:
             copy_csv(cursor, "sums", batches)
-        self._run(stage_sql.logged(self.bound, f"select {names} from sums", self.epoch))
+
+    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> int:
+        """Append the sums of all pages to the log, or compute the only part. See `StageSession`."""
+        if whole and self.bound.stage.is_whole:
+            return self._run(self._insert_rows(stage_sql.whole(self.bound, at)))
+        aggregate = self.bound.stage.aggregate
+        if aggregate is not None and (self.summing or aggregate.always):
+            self._begin_sums()
+            self._run(stage_sql.logged(self.bound, f"select {self._sums} from sums", self.epoch))
+        return 0
 
     def unmerged(self) -> list[int]:
         """Return the vnodes whose partial groups are to be merged. See `StageSession`."""
@@ -118,19 +124,29 @@ class StageWriter:
         self._set(_PAGES)
         return self._run(stage_sql.merged(self.bound, vnodes, self.epoch))
 
-    def insert_whole(self, at: Mapping[RelationId, Epoch]) -> int:
-        """Compute the part that is the whole input. See `StageSession`."""
-        return self._run(self._insert_rows(stage_sql.whole(self.bound, at)))
+    @property
+    def _sums(self) -> str:
+        """The columns of the sums of groups."""
+        assert self.bound.stage.aggregate is not None
+        return ", ".join(map(quoted, self.bound.stage.aggregate.state))
 
     def _insert(self, at: Mapping[RelationId, Epoch], within: str, *, few: bool) -> str:
         rows = stage_sql.page(self.bound, at, within, looked_up=few)
         if self.bound.stage.aggregate is None:
             return self._insert_rows(rows)
-        return stage_sql.logged(self.bound, rows, self.epoch)
+        self._begin_sums()
+        return f"insert into sums ({self._sums}) {stage_sql.summed(self.bound, rows)}"
 
     def _insert_rows(self, rows: str) -> str:
         names, placed = ", ".join(map(quoted, stored_columns(self.bound.target))), stage_sql.placed(self.bound, rows)
         return f"insert into {state_table(self.bound.target.id)} ({names}) select *, {self.epoch} from ({placed}) new"
+
+    def _begin_sums(self) -> None:
+        """Create the table in which the sums of an epoch's pages wait, so that the log gets each group once."""
+        if not self.summing:
+            log = partials_table(self.bound.target.id)
+            self._run(f"create temp table sums on commit drop as select {self._sums} from {log} with no data")
+            self.summing = True
 
     def _set(self, settings: Collection[str]) -> None:
         for setting in settings:
