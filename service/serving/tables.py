@@ -5,14 +5,14 @@ Next: `service.serving.relation_ddl` for the DDL, `fencing.py` for the fence of 
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import psycopg
 from psycopg import sql
 
 from service.domain.errors import Conflict, Invalid, MetaError
 from service.protocol.ids import Epoch, GraphId, RelationId, Term
-from service.protocol.relation import ALIVE, Relation, partials_table
+from service.protocol.relation import ALIVE, Relation
 from service.protocol.stage import LookupIndex
 from service.serving import marks, relation_ddl
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
@@ -106,9 +106,10 @@ class PostgresTables:
                 f"the state store keeps versions since epoch {horizon}, and the meta store's epoch is {epoch}:"
                 " restore both as of the same moment"
             )
+        logged = set(await self._stored(relations, kept="p"))
         for relation in await self._stored(relations):
             async with writing(self._pool, term) as conn:
-                await _roll_back(conn, relation, epoch)
+                await _roll_back(conn, relation, epoch, logged=relation in logged)
 
     async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
         async with writing(self._pool, term) as conn:
@@ -138,13 +139,17 @@ class PostgresTables:
             async with self._pool.connection() as conn:
                 return await marks.foreign_readers(conn, names)
 
-    async def _stored(self, relations: Collection[RelationId]) -> list[RelationId]:
-        """Return the relations that have a table, in order of id. A relation may be gone or not created yet."""
+    async def _stored(self, relations: Collection[RelationId], *, kept: Literal["t", "p"] = "t") -> list[RelationId]:
+        """Return the relations that have a table, or a log of partial groups (p), in order of id.
+
+        A relation may be gone or not created yet.
+        """
         with translated():
             async with self._pool.connection() as conn:
                 cursor = await conn.execute(
-                    "select id from unnest(%s::bigint[]) id where to_regclass('state.t_' || id) is not null order by 1",
-                    [list(relations)],
+                    "select id from unnest(%s::bigint[]) id"
+                    " where to_regclass(format('state.%%s_%%s', %s::text, id)) is not null order by 1",
+                    [list(relations), kept],
                 )
                 return [RelationId(found) for (found,) in await cursor.fetchall()]
 
@@ -187,14 +192,13 @@ class PostgresTables:
             return cursor.rowcount
 
 
-async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch) -> None:
+async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch, *, logged: bool) -> None:
     # The rows of an epoch are few compared with the table, but stale statistics could lead to a sequential scan.
     await conn.execute("set local enable_seqscan = off")
     table = relation_ddl.table(relation)
     await conn.execute(sql.SQL("delete from {} where _from > {}").format(table, epoch))
     await conn.execute(sql.SQL("update {0} set _to = {1} where _to > {2} and _to <> {1}").format(table, ALIVE, epoch))
-    cursor = await conn.execute("select to_regclass(%s) is not null", [partials_table(relation)])
-    if (row := await cursor.fetchone()) and row[0]:
+    if logged:
         log = relation_ddl.partials(relation)
         await conn.execute(sql.SQL("delete from {} where _from > {}").format(log, epoch))
 

@@ -240,7 +240,7 @@ class Chains:
             last = link is [one for one in chain.links if one.bound.target.id == link.bound.target.id][-1]
             if last and link.bound.stage.aggregate is not None:
                 self.epoch += 1
-                merge = GroupMerge(link.engine.store, link.bound, self.copiers, 1)
+                merge = GroupMerge(link.engine.store, link.bound, self.copiers)
                 merge.run(Epoch(self.epoch), slice_seconds=60.0)
                 assert merge.done
 

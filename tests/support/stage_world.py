@@ -136,7 +136,7 @@ class World:
 
     def merge(self) -> None:
         """Merge the groups of the history, some vnodes in each epoch."""
-        merge = GroupMerge(self.engine.store, self.bound, self.engine.copiers, ACTORS)
+        merge = GroupMerge(self.engine.store, self.bound, self.engine.copiers)
         while not merge.done:
             self.epoch += 1
             merge.run(Epoch(self.epoch), slice_seconds=0.0)

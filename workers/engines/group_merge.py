@@ -27,12 +27,11 @@ VNODES_FIRST: Final = 8
 
 @dataclass
 class GroupMerge:
-    """The merge of one stage in one generation, by `at_once` threads of `copiers`."""
+    """The merge of one stage in one generation, by all threads of `copiers`."""
 
     store: CopyingStore
     bound: BoundStage
     copiers: Copiers
-    at_once: int
     left: "deque[int] | None" = None
     """The vnodes that are to be merged; None before the store was asked."""
     vnodes: int = field(init=False)
@@ -57,7 +56,9 @@ class GroupMerge:
         if self.left is None:
             with self.store.staging(self.bound, epoch) as session:
                 self.left = deque(session.unmerged())
-        return sum(self.copiers.run([partial(self._merge, epoch, until)] * self.at_once)) if self.left else 0
+        if not self.left:
+            return 0
+        return sum(self.copiers.run([partial(self._merge, epoch, until)] * self.copiers.at_once))
 
     def _merge(self, epoch: Epoch, until: float) -> int:
         inserted = 0

@@ -29,6 +29,7 @@ class Copiers:
     """Threads that compute in the store, at most `at_once` at a time, as many as Spark would run tasks."""
 
     def __init__(self, name: str, at_once: int) -> None:
+        self.at_once = at_once
         self._threads = ThreadPoolExecutor(at_once, name)
         self._over: Future[Any] = Future()
 

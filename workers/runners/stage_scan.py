@@ -136,7 +136,7 @@ class StageScan(UpstreamScan[StageTask]):
             with epoch.spark_turn():
                 self._check_present()
                 engine = self._engine(epoch)
-                merge = self.merge or GroupMerge(engine.store, self.bound, engine.copiers, len(self.state.actors))
+                merge = self.merge or GroupMerge(engine.store, self.bound, engine.copiers)
                 self.merge, computing = merge, True
                 seconds = self.paces[Engine.STORE].slice_seconds(epoch.share_seconds())
                 inserted = merge.run(epoch.barrier.curr, slice_seconds=seconds)

@@ -12,6 +12,7 @@ from tests.support.stage_world import TERM, World, stage_store, world_of
 from tests.support.state_store import Store
 from workers.engines import group_merge
 from workers.engines.group_merge import GroupMerge
+from workers.engines.store import Copiers
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
@@ -53,7 +54,7 @@ def merge_once(world: World, merge: GroupMerge) -> None:
 
 
 def new_merge(world: World) -> GroupMerge:
-    return GroupMerge(world.engine.store, world.bound, world.engine.copiers, 1)
+    return GroupMerge(world.engine.store, world.bound, Copiers("merge", 1))
 
 
 async def test_i3_a_new_generation_goes_on_with_the_vnodes_that_have_no_group(store: Store) -> None:
