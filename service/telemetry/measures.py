@@ -86,6 +86,15 @@ class WaitMeasure:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldUpMeasure:
+    """A worker that a cluster does not start: the graph that it is to serve, the cause, and for how long."""
+
+    graph: int
+    cause: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionsMeasure:
     """The connections of the state store's server, and the most that it accepts."""
 
@@ -125,6 +134,7 @@ class Measures:
     """The scans of snapshot jobs, including created ones."""
     relations: tuple[RelationMeasure, ...] = ()
     waits: tuple[WaitMeasure, ...] = ()
+    held_up: tuple[HeldUpMeasure, ...] = ()
     connections: ConnectionsMeasure | None = None
     """None while the state store's server does not answer."""
 
@@ -141,7 +151,6 @@ def gauges_of(measures: Measures) -> Iterator[Metric]:
         family.add_metric((str(DATABASE_GRAPH),), value)
         yield family
     yield _gauge("tidefill_queue_length", "Jobs that wait for a permit.", measures.queue_length)
-    yield _gauge("tidefill_workers_alive", "Workers whose lease runs.", measures.workers_alive)
     yield _gauge("tidefill_graph_running", "1 while the database graph runs, 0 while it recovers.", measures.running)
     yield _gauge("tidefill_paused", "1 while every backfill is paused.", measures.paused)
     yield _gauge(
@@ -161,10 +170,23 @@ def gauges_of(measures: Measures) -> Iterator[Metric]:
             "The most connections that the state store's server accepts.",
             measures.connections.connections_max,
         )
+    yield from _of_workers(measures)
     yield from _of_jobs(measures)
     yield from _of_scans(measures)
     yield from _of_snapshots(measures.snapshots)
     yield from _of_sources(measures.sources)
+
+
+def _of_workers(measures: Measures) -> Iterator[Metric]:
+    yield _gauge("tidefill_workers_alive", "Workers whose lease runs.", measures.workers_alive)
+    held_up = GaugeMetricFamily(
+        "tidefill_worker_held_up_seconds",
+        "For how long a worker's pod does not start, by the graph that it is to serve and the cause.",
+        labels=("graph", "cause"),
+    )
+    for one in measures.held_up:
+        held_up.add_metric((str(one.graph), one.cause), one.seconds)
+    yield held_up
 
 
 def _of_jobs(measures: Measures) -> Iterator[Metric]:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from service.domain.barrier import GraphStatus, GraphView
 from service.domain.errors import Unavailable
 from service.domain.job import Job, JobState
+from service.domain.launching import Launch
 from service.domain.parameters import SystemParameters
 from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
 from service.domain.readiness import age
@@ -26,6 +27,7 @@ from service.protocol.plan import ScanType
 from service.telemetry.measures import (
     ConnectionsMeasure,
     FragmentMeasure,
+    HeldUpMeasure,
     Measures,
     RelationMeasure,
     SnapshotMeasure,
@@ -53,6 +55,7 @@ async def measure(world: World) -> Measures:
         snapshots = await _snapshots(tx, unfinished, now=now, lease=world.worker_lease)
         broken = _broken(entries, await broken_of(tx))
         waits = await waits_of(world, tx, unfinished, await standing_of(tx, unfinished))
+        held_up = _held_up(await tx.launches.all(), now=now)
     return Measures(
         jobs=Counter(str(entry.state) for entry in entries),
         queue_length=sum(job.state is JobState.QUEUED for job in unfinished),
@@ -75,6 +78,7 @@ async def measure(world: World) -> Measures:
         snapshot_scans=_snapshot_scans(scans),
         relations=_relations(entries),
         waits=_waits(unfinished, waits, now=now),
+        held_up=held_up,
         connections=await _connections(world),
     )
 
@@ -157,6 +161,16 @@ async def _snapshots(
 
 def _in_flight(view: GraphView) -> int:
     return view.uncommitted + (view.in_flight is not None)
+
+
+def _held_up(launches: Sequence[Launch], *, now: datetime) -> tuple[HeldUpMeasure, ...]:
+    """Return the longest wait of each graph and cause."""
+    found: dict[tuple[int, str], float] = {}
+    for launch in launches:
+        if launch.held is not None and launch.end is None:
+            place = (launch.graph, launch.held.cause)
+            found[place] = max(found.get(place, 0.0), (now - launch.held.since).total_seconds())
+    return tuple(HeldUpMeasure(graph, cause, seconds) for (graph, cause), seconds in found.items())
 
 
 def _fragments(

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +14,13 @@ from service.api.routes.events import stream
 from service.domain.adaptive import START, Adaptation, Move
 from service.domain.epochs import following
 from service.domain.job import JobEvent
+from service.domain.launching import Hold, Launch
 from service.domain.parameters import SystemParameters
 from service.meta_store.stores import PostgresStores
 from service.operations import idempotency
 from service.ports.limits import Look
 from service.ports.records import Claim
-from service.protocol.ids import DATABASE_GRAPH, Epoch
+from service.protocol.ids import DATABASE_GRAPH, Epoch, WorkerId
 from service.protocol.mutation import Pause, StartFragmentBackfill, Throttle, Update
 from tests.support.http import StillClock, doors, refused, world_of
 from tests.support.meta_store import (
@@ -510,6 +511,18 @@ async def test_metrics_are_read_from_the_meta_store(http: httpx.AsyncClient, sto
     assert "tidefill_graph_running 1.0" in page
     assert 'backfill_progress="30.0000% (60/200)"' in page
     assert 'backfill_target_relation_name="m"' in page
+
+
+async def test_a_worker_that_does_not_start_is_measured(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    asked = Launch(WorkerId("w-1"), DATABASE_GRAPH, 1, NOW - timedelta(minutes=9))
+    held = Hold("image", "the image is not found", NOW - timedelta(minutes=7))
+    async with stores.begin() as tx:
+        await tx.launches.put(replace(asked, held=held))
+        await tx.launches.put(replace(asked, worker=WorkerId("w-2"), attempt=2))
+    assert 'tidefill_worker_held_up_seconds{cause="image",graph="1"} 420.0' in (await http.get("/metrics")).text
+    async with stores.begin() as tx:
+        await tx.launches.put(replace(asked, posted_at=NOW))
+    assert "tidefill_worker_held_up_seconds{" not in (await http.get("/metrics")).text
 
 
 async def test_a_key_makes_a_call_happen_once(http: httpx.AsyncClient, stores: PostgresStores) -> None:

@@ -105,6 +105,16 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case("TidefillNoWorker", "tidefill_workers_alive", "1 0x200", "1 0 1x200", 3, "No worker is alive.", "critical"),
     Case(
+        "TidefillWorkerHeldUp",
+        'tidefill_worker_held_up_seconds{graph="1",cause="image"}',
+        "0+60x200",
+        "0+60x4 0x200",
+        6,
+        "The pod of a worker of graph 1 has not started for 6m 0s (image).",
+        "warning",
+        {"graph": "1", "cause": "image"},
+    ),
+    Case(
         "TidefillJobBroken",
         'tidefill_job_broken{job_id="7",name="m",state="broken",pod="a"}',
         "1x200",
