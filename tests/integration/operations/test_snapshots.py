@@ -263,7 +263,7 @@ async def test_the_index_is_built_once_the_snapshot_is_loaded(life: Life) -> Non
     assert told.replay_upto is None, "nothing is replayed into a table that cannot find its rows"
     assert await life.text() == "Snapshot finished"
     assert isinstance(await life.look(graph), BuildIndex)
-    assert life.tables.last("index").id == life.relation
+    assert life.tables.last("end_load").id == life.relation
     snapshot = await life.snapshot()
     assert (snapshot.consumed, snapshot.merged) == (snapshot.epoch, True), "so little is left that nothing is replayed"
 
@@ -294,7 +294,7 @@ async def later(life: Life, seconds: float) -> None:
 async def test_a_job_whose_index_lacks_space_again_and_again_fails(life: Life) -> None:
     """I13: it holds a permit, so that nothing else is created meanwhile."""
     graph = await unindexed(life)
-    life.tables.fails["index"] = Exhausted("no space left on device")
+    life.tables.fails["end_load"] = Exhausted("no space left on device")
     for _ in range(2):
         assert isinstance(await life.look(graph), BuildIndex)
         assert await life.state() == JobState.CREATING
@@ -316,7 +316,7 @@ async def test_a_job_whose_index_lacks_space_again_and_again_fails(life: Life) -
 @pytest.mark.parametrize("life", [MANY], indirect=True)
 async def test_a_job_whose_index_is_refused_fails_at_once(life: Life) -> None:
     graph = await unindexed(life)
-    life.tables.fails["index"] = Invalid("index row size 2712 exceeds the maximum")
+    life.tables.fails["end_load"] = Invalid("index row size 2712 exceeds the maximum")
     assert isinstance(await life.look(graph), BuildIndex)
     assert await life.state() == JobState.FAILED
 
@@ -324,7 +324,7 @@ async def test_a_job_whose_index_is_refused_fails_at_once(life: Life) -> None:
 @pytest.mark.parametrize("life", [MANY], indirect=True)
 async def test_a_store_that_is_away_fails_no_job(life: Life) -> None:
     graph = await unindexed(life)
-    life.tables.fails["index"] = Unavailable("connection refused")
+    life.tables.fails["end_load"] = Unavailable("connection refused")
     for _ in range(5):
         assert isinstance(await life.look(graph), BuildIndex)
         assert "connection refused" in (await waiting(life)).text
