@@ -268,3 +268,11 @@ def test_a_pod_whose_place_is_wanted_says_who_ends_it(
     api.until_gone(path)
     if disrupt is preempt:
         api.until_phase(namespace, "dear", "Running")
+
+
+def test_a_node_says_that_it_is_well_again(control_plane: Plane, kubelet: Kubelet) -> None:
+    """Its lease ran out while the machine was busy, so the node controller made it unready."""
+    api, path = control_plane.api, at("nodes", None, "one")
+    unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+    api.patch(at("nodes", None, "one", "status"), {"status": {"conditions": [unknown]}})
+    api.until(path, lambda node: condition(node, "Ready")["status"] == "True")

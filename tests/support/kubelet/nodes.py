@@ -80,7 +80,7 @@ class Node:
     async def regain(self) -> None:
         """Undo `lose`: the node says that it is well again, and hears what has happened meanwhile."""
         self.reachable.set()
-        await self.calls.merge(at("nodes", None, self.name, "status"), {"status": self._document()["status"]})
+        await self._tell()
         self._following = self._begin(self._follow())
 
     def life(self, namespace: str, name: str) -> PodLife:
@@ -117,6 +117,12 @@ class Node:
             await self.reachable.wait()
             with suppress(httpx.TransportError):
                 await self.calls.merge(path, {"spec": self._lease()})
+                # A lease that ran out, as on a busy machine, made the node unready. Only its status undoes that.
+                await self._tell()
+
+    async def _tell(self) -> None:
+        """Say that the node is well."""
+        await self.calls.merge(at("nodes", None, self.name, "status"), {"status": self._document()["status"]})
 
     async def _follow(self) -> None:
         """Take notice of the pods that are bound to this node, and of what becomes of them."""
