@@ -37,8 +37,8 @@ class _Value(BaseModel):
 class ActorReport(_Value):
     """The report of one scan actor after an epoch.
 
-    `rows` is cumulative over all vnodes of the actor; `positions` are those that changed. `finished` is True from the
-    barrier on with which the fragment's history ends: its last vnode completed in an earlier epoch, or in this one.
+    `rows` is cumulative over all vnodes of the actor; `positions` are those that changed. `finished` is True in the
+    epoch in which the fragment's history ends, and in all later ones.
     """
 
     kind: Literal["actor"] = "actor"

@@ -107,8 +107,6 @@ class StageScan(UpstreamScan[StageTask]):
         """Run one epoch within the stage's share of the rest of the interval."""
         permits, outcomes = self.permits(epoch), ()
         windows = self._windows(epoch)
-        if self._may_merge(paused=epoch.paused):
-            self._merge(epoch)
         changed = self._changed(epoch, windows) if self.history_over else frozenset()
         self.timings_ms = {}
         if changed or any(allowed != 0 for allowed in permits):
@@ -123,8 +121,8 @@ class StageScan(UpstreamScan[StageTask]):
             outcomes = self._advance(epoch, task)
             if self.state.finished:
                 self._close_reader()
-                if self._may_merge(paused=epoch.paused):
-                    self._merge(epoch)
+        if self._may_merge(paused=epoch.paused):
+            self._merge(epoch)
         self.consumed = None
         held_up = not self._may_merge(paused=epoch.paused)
         return self._report(epoch, outcomes, finishing=self.history_over, held_up=held_up)
