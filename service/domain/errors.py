@@ -12,6 +12,7 @@
     │  ├─ Deposed           a newer leader term exists
     │  └─ Stale             the worker or its generation is stale
     └─ Unavailable    a store or server did not answer in time: retry
+       ├─ Deadlocked        Postgres rolled the transaction back for another one: run it again as a whole
        └─ Exhausted         a store answered that it lacks space, memory or time: retry, but not for ever
 
 A message that RisingWave has too uses RisingWave's text.
@@ -112,6 +113,13 @@ class Stale(Fenced):
 
 class Unavailable(MetaError):
     """A store or server did not answer in time. The caller may retry."""
+
+
+class Deadlocked(Unavailable):
+    """Postgres rolled the transaction back, so that another one could go on.
+
+    `service.operations.retrying` runs it again as a whole.
+    """
 
 
 class Exhausted(Unavailable):

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, Interf
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from service.domain.errors import Invalid, Unavailable
+from service.domain.errors import Deadlocked, Invalid, Unavailable
 
 POOL_SIZE: Final = 15
 """Transactions are short, so more connections would only move the queue from the pool into Postgres. The pool keeps
@@ -21,6 +21,8 @@ every connection that it has opened, because opening one costs more than a trans
 """
 POOL_TIMEOUT_SECONDS: Final = 10
 CONNECT_TIMEOUT_SECONDS: Final = 5
+_ROLLED_BACK: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+"""Postgres has rolled the transaction back, and advises to run it again."""
 SESSION: Final = (
     "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
     # The service has no long transactions. One that takes this long hangs, and would keep the lease's row locked.
@@ -92,13 +94,14 @@ def _refuse_hung_up(connection: PoolProxiedConnection, *_: object) -> None:
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Raise Unavailable for errors that a retry may cure: of the connection, a deadlock, a timeout."""
+    """Raise Unavailable for errors that a retry may cure: of the connection, a timeout. Deadlocked for a deadlock."""
     try:
         yield
     except PoolTimeout as error:
         raise Unavailable("the meta store is busy: no connection became free") from error
     except (OperationalError, InterfaceError) as error:
-        raise Unavailable(f"the meta store did not answer: {_first_line(error)}") from error
+        kind = Deadlocked if isinstance(error.orig, _ROLLED_BACK) else Unavailable
+        raise kind(f"the meta store did not answer: {_first_line(error)}") from error
     except DBAPIError as error:
         if not error.connection_invalidated:
             raise

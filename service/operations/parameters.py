@@ -12,6 +12,7 @@ from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters, parse_system_parameter
 from service.domain.probes import LENGTH_MAX, parse_probe_url
 from service.operations.offload import parsed
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.sql.statements.select import Select
@@ -27,6 +28,7 @@ async def known(world: World) -> SystemParameters:
         return SystemParameters.of(await tx.parameters.all())
 
 
+@retried
 async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> SystemParameters:
     """Set parameters from texts and return all parameters. The text `default` sets the built-in value.
 

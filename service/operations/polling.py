@@ -39,3 +39,12 @@ async def until(
         if left <= 0:
             return None
         await signals.wait(left, since=heard)
+
+
+async def rest(world: World, pause: timedelta) -> None:
+    """Return after `pause`, whatever is signalled meanwhile."""
+    await until(world, _never, limit=pause)
+
+
+async def _never() -> None:
+    """Return None, so that `until` waits for its full limit."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from service.domain.errors import Invalid, NotFound
 from service.domain.roles import PEOPLE, Role
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.tokens import ApiToken, NewToken, TokenId
@@ -34,6 +35,7 @@ class MadeToken:
     text: str = field(repr=False)
 
 
+@retried
 async def create(world: World, name: str, role: Role, expires_in: timedelta | None, *, asked_by: Asker) -> MadeToken:
     """Make a token. Raises Conflict if the name is taken by another one that is not revoked."""
     if role not in PEOPLE:
@@ -54,6 +56,7 @@ async def page(world: World, *, after: int, limit: int) -> tuple[Sequence[ApiTok
     return found[:limit], str(found[limit - 1].id) if len(found) > limit else None
 
 
+@retried
 async def revoke(world: World, token: TokenId, *, asked_by: Asker) -> ApiToken:
     """Revoke a token. Raises NotFound. A token that is revoked already stays so."""
     now = world.clock.now()

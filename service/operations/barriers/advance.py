@@ -39,6 +39,7 @@ from service.operations.barriers import recovery, tracing
 from service.operations.barriers.committing import Recorded, commit
 from service.operations.commands.fan_out import share_of
 from service.operations.jobs import rescaling, snapshots
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -100,6 +101,7 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
     return [committed, publish, following] if isinstance(following, Wait) else [committed, publish]
 
 
+@retried
 async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
     now, began = world.clock.now(), world.clock.monotonic()
     async with world.stores.begin(term) as tx:
@@ -334,6 +336,7 @@ class _Passed:
     timings_ms: Mapping[str, float] | None
 
 
+@retried
 async def _publish(
     world: World,
     graph: GraphId,

@@ -3,6 +3,7 @@
 from service.domain.barrier import Chore
 from service.domain.errors import Conflict
 from service.domain.leadership import LEASE, Leadership
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 
@@ -33,6 +34,7 @@ async def resign(world: World, holder: str) -> None:
     world.signals.notify(Chore.ELECT)
 
 
+@retried
 async def hand_over(world: World, *, asked_by: Asker) -> None:
     """Take the lease from the service that leads, whichever it is, so that another one gains it now.
 

@@ -17,6 +17,7 @@ from service.domain.set_aside import SetAside
 from service.domain.setbacks import is_the_workers
 from service.operations.barriers.effects import apply_commands
 from service.operations.jobs.failing import fail
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Cleanup
@@ -96,6 +97,7 @@ def _alone(view: GraphView) -> bool:
     return view.decoupled is None or view.decoupled.own_worker is not None
 
 
+@retried
 async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     """Fence the state store against older generations and roll it back to the committed epoch."""
     await world.fences.fence(view.graph, view.generation, term=term)
@@ -125,6 +127,7 @@ async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> Non
     await apply_commands(tx, view.graph, stops, epoch=view.committed, now=now)
 
 
+@retried
 async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | None = None) -> bool:
     """Remove the tables of dropped, cancelled and failed relations from the state store (I9).
 

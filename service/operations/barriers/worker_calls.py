@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from service.domain.errors import Conflict
 from service.operations.polling import until
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.signals import Signals
@@ -24,6 +25,7 @@ _REREAD: Final = timedelta(milliseconds=1500)
 """The interval of reads during a long poll. It bounds the delay of work from another service process."""
 
 
+@retried
 async def register(world: World, registration: Registration) -> Registered:
     """Register a started worker.
 
@@ -43,6 +45,7 @@ async def register(world: World, registration: Registration) -> Registered:
     )
 
 
+@retried
 async def leave(world: World, worker: WorkerId) -> Left:
     """Record that a worker is about to end, and wait until its graphs run elsewhere. Raises Stale."""
     async with world.stores.begin() as tx:
@@ -66,6 +69,7 @@ async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, E
     return await _poll(world, worker, lambda tx: tx.barriers.for_worker(worker, taken), world.barrier_signals)
 
 
+@retried
 async def answer(world: World, answer: Collected | Failed) -> None:
     """Store the answer to a barrier. A repeated answer is accepted. Raises Stale for an old worker, generation or epoch
     (I7).
@@ -105,6 +109,7 @@ async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Reques
     return await _poll(world, worker, claim, world.request_signals)
 
 
+@retried
 async def respond(world: World, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
     """Store a worker's response to a request. Raises Stale."""
     async with world.stores.begin() as tx:
@@ -113,6 +118,7 @@ async def respond(world: World, worker: WorkerId, response: Analyzed | Verified 
     world.signals.notify()
 
 
+@retried
 async def _poll(
     world: World, worker: WorkerId, find: Callable[[Transaction], Awaitable[T | None]], signals: Signals
 ) -> T | None:

@@ -13,6 +13,7 @@ from service.domain.job import TERMINAL
 from service.domain.parameters import SystemParameters
 from service.operations.commands.enqueue import ask
 from service.operations.commands.fan_out import unfinished
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.limits import Held
@@ -22,6 +23,7 @@ from service.protocol.mutation import Throttle
 from service.protocol.plan import SCANS
 
 
+@retried
 async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of every scan of a job. Raises NotFound, Conflict if the job is over, Invalid if it has no scan."""
     async with world.stores.begin(by=asked_by) as tx:
@@ -31,6 +33,7 @@ async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Aske
     return command
 
 
+@retried
 async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of one scan. Raises NotFound, and Invalid if the fragment is not a scan."""
     async with world.stores.begin(by=asked_by) as tx:
@@ -40,6 +43,7 @@ async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *,
     return command
 
 
+@retried
 async def pause_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     """Pause every scan of a job until it is resumed or another limit is set. An adaptive limit stays adaptive.
 
@@ -56,6 +60,7 @@ async def pause_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     return command
 
 
+@retried
 async def resume_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     """Resume every scan of a job with the last value of its adaptive limit, or with its limit before the pause.
 

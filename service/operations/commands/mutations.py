@@ -10,6 +10,7 @@ from service.operations.commands.enqueue import ask
 from service.operations.commands.fan_out import unfinished
 from service.operations.commands.limits import check_scans, scans_of
 from service.operations.polling import until
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
@@ -33,6 +34,7 @@ async def flush(world: World, *, asked_by: Asker) -> Epoch:
     return await applied(world, await inject(world, None, asked_by=asked_by))
 
 
+@retried
 async def inject(world: World, mutation: Mutation | None, *, asked_by: Asker) -> CommandId:
     """Enqueue a mutation, or a flush for None.
 
@@ -78,6 +80,7 @@ async def start_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     return await inject(world, StartFragmentBackfill(fragments=scans), asked_by=asked_by)
 
 
+@retried
 async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: Asker) -> Generation:
     """Request a recovery of all graphs and return the present generation of the database graph.
 

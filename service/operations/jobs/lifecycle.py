@@ -17,6 +17,7 @@ from service.operations.jobs import rescaling
 from service.operations.leaving import Gone, unless
 from service.operations.naming import Named, as_named, named, or_there
 from service.operations.polling import until
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker, itself
 from service.ports.meta_store import Transaction
@@ -55,6 +56,7 @@ async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: As
     return await or_there(_create(world, new, asked_by=asked_by), there)
 
 
+@retried
 async def _create(world: World, new: NewJob, *, asked_by: Asker) -> Asked:
     traceparent = None if asked_by.call is None else asked_by.call.traceparent
     if world.traces is not None and traceparent is not None:
@@ -183,6 +185,7 @@ async def _waited(world: World, look: Callable[[], Awaitable[Job | None]], gone:
     return found
 
 
+@retried
 async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: Asker) -> list[JobId]:
     """Cancel creating jobs and wait until they are cleaned up. Return the cancelled jobs. Others are ignored."""
     cancelled: list[JobId] = []
@@ -207,6 +210,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: Asker) -> lis
     return cancelled
 
 
+@retried
 async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: Asker) -> Collection[SourceId]:
     """Drop a relation in any state, and with CASCADE the relations that read it.
 

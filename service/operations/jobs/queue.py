@@ -16,6 +16,7 @@ from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import is_snapshot, many_rows
 from service.operations.jobs.stages import lookups_of, named, of_users, only_inserts, sums_of
 from service.operations.jobs.standing import in_turn
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
@@ -27,6 +28,7 @@ from service.telemetry.log import logger
 log = logger("queue")
 
 
+@retried
 async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None = None) -> int:
     """Start every waiting job that may start, and return how many were attempted.
 
@@ -107,6 +109,7 @@ def _choose(waiting: Sequence[Job], order: Sequence[JobId], permits: Places, wor
     return chosen
 
 
+@retried
 async def _start(world: World, job: Job, *, term: Term) -> bool:
     """Create the job's tables, then queue the Add, or begin the snapshot. Repeatable until the second step commits.
 

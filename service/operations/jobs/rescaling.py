@@ -19,6 +19,7 @@ from service.domain.parallelism import Fixed, Parallelism, check_vnodes, resolve
 from service.domain.placement import blocks
 from service.domain.strategy import tied_actors
 from service.operations.commands.fan_out import unfinished_in
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
@@ -40,6 +41,7 @@ async def slots(tx: Transaction, *, now: datetime, lease: timedelta) -> int | No
     return max(serving, default=None)
 
 
+@retried
 async def alter(
     world: World, wanted: JobId, changes: Mapping[str, Parallelism | None], *, asked_by: Asker
 ) -> CommandId:

@@ -16,6 +16,7 @@ from service.domain.job import JobState
 from service.domain.parameters import SystemParameters
 from service.domain.retry import BACKOFF_MAX
 from service.operations.jobs.failing import fail
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.epoch import instant_of
@@ -93,6 +94,7 @@ async def pause_all(tx: Transaction, *, now: datetime) -> None:
         await tx.commands.add(graph, Pause(), asked_by="pause_on_next_bootstrap", now=now)
 
 
+@retried
 async def build_index(world: World, view: GraphView, *, term: Term) -> None:
     """Build the indexes of the job's tables and drop its logs, then record that the snapshot is consumed.
 
@@ -116,6 +118,7 @@ async def build_index(world: World, view: GraphView, *, term: Term) -> None:
         await tx.snapshots.index_built(graph)
 
 
+@retried
 async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaError, *, term: Term) -> None:
     """Schedule another attempt, or fail the job, because it occupies a permit (I13).
 
@@ -135,6 +138,7 @@ async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaEr
         await tx.snapshots.index_failed(view.graph, FailedIndex(failures, str(error), due))
 
 
+@retried
 async def retire(world: World, view: GraphView, *, term: Term) -> None:
     """Remove an unused partial graph, first from the state store, so that the store refuses late writers."""
     await world.fences.retire(view.graph, Generation(view.generation + 1), term=term)

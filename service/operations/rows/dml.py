@@ -8,6 +8,7 @@ from typing import Final
 
 from service.domain.errors import Invalid, Unavailable
 from service.operations.polling import until
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
@@ -59,6 +60,7 @@ async def run(world: World, statement: Statement, *, asked_by: Asker, claim: Cla
     return await _outcome(world, statement.id)
 
 
+@retried
 async def _accept(
     world: World, statement: Statement, *, asked_by: Asker, claim: Claim | None, staged_rows: int | None = None
 ) -> None:
@@ -68,9 +70,9 @@ async def _accept(
             world.backlog.counted(*await tx.statements.backlog(), now=now)
         world.backlog.admit()
         size = await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
-        world.backlog.accepted(size)
         if claim is not None:
             await tx.keys.accepted(claim, statement.id)
+    world.backlog.accepted(size)
     world.signals.notify(DATABASE_GRAPH)
 
 

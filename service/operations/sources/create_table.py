@@ -21,6 +21,7 @@ from service.operations.commands.limits import asked_limit, first_limit
 from service.operations.jobs import lifecycle
 from service.operations.leaving import Gone
 from service.operations.naming import named
+from service.operations.retrying import retried
 from service.operations.sources import registry
 from service.operations.sources.registry import ABANDONED
 from service.operations.world import World
@@ -159,6 +160,7 @@ async def _splits(world: World, statement: CreateTableFrom, outside: _Outside) -
     return sampled_splits(await world.external.sample(outside.at, table, column), wanted), column
 
 
+@retried
 async def _expect(world: World, outside: _Outside, within: timedelta) -> None:
     """Schedule the removal of the external table from the publication. It is skipped if it is followed by then."""
     if not outside.expected:

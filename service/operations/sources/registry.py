@@ -14,13 +14,14 @@ from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unreac
 from service.domain.external import Publication
 from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_options
 from service.operations.naming import named, or_there, skipped
-from service.operations.polling import until
+from service.operations.polling import rest, until
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, NewSource, Password, Source, SourceCleanup
 from service.ports.sources import Address, ServerFacts
-from service.protocol.cdc import SourceConnection
+from service.protocol.cdc import Lsn, SourceConnection
 from service.protocol.ids import SourceId
 from service.protocol.relation import RelationKind
 from service.sql.statements.sources import CreateSource
@@ -73,12 +74,8 @@ async def evenly(world: World) -> AsyncGenerator[None]:
         yield
     except Unreachable as error:
         left = began + error.within_seconds - world.clock.monotonic()
-        await until(world, _never, limit=timedelta(seconds=max(left, 0)))
+        await rest(world, timedelta(seconds=max(left, 0)))
         raise
-
-
-async def _never() -> None:
-    """Return None, so that `until` waits for its full limit."""
 
 
 async def address(world: World, tx: Transaction, source: Source) -> Address:
@@ -201,6 +198,7 @@ async def _check(world: World, at: Address, options: SourceOptions, *, makes_pub
         raise Conflict(f'replication slot "{options.slot}" exists at {at.place}: a source makes its own')
 
 
+@retried
 async def _add(
     world: World, statement: CreateSource, options: SourceOptions, *, makes_publication: bool, asked_by: Asker
 ) -> Source:
@@ -234,10 +232,20 @@ async def _make(world: World, at: Address, source: Source) -> None:
         # After a Conflict the object belongs to another owner. A slot whose creation has not begun does not exist.
         theirs = {making} if isinstance(error, Conflict) else set[Leftover]()
         unmade = {Leftover.SLOT} if making is Leftover.PUBLICATION else set[Leftover]()
-        async with world.stores.begin() as tx:
-            await tx.sources.remove(source.id, now=world.clock.now(), keeping=theirs | unmade)
-        world.signals.notify()
+        await _unmade(world, source.id, keeping=theirs | unmade)
         raise
+    await _made(world, source, offset)
+
+
+@retried
+async def _unmade(world: World, source: SourceId, *, keeping: Collection[Leftover]) -> None:
+    async with world.stores.begin() as tx:
+        await tx.sources.remove(source, now=world.clock.now(), keeping=keeping)
+    world.signals.notify()
+
+
+@retried
+async def _made(world: World, source: Source, offset: Lsn) -> None:
     async with world.stores.begin() as tx:
         await tx.sources.made(source.id, offset)
         facts = {"source": source.id, "name": source.name, "slot": source.slot, "offset": offset}

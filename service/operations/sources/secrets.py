@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from service.domain.errors import NotFound
 from service.operations.naming import or_there
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 
@@ -20,6 +21,7 @@ async def create(
     return await or_there(_add(world, name, value, asked_by=asked_by), there)
 
 
+@retried
 async def _add(world: World, name: str, value: str, *, asked_by: Asker) -> tuple[str, ...]:
     async with world.stores.begin(by=asked_by) as tx:
         await tx.secrets.add(name, value)
@@ -27,6 +29,7 @@ async def _add(world: World, name: str, value: str, *, asked_by: Asker) -> tuple
     return ()
 
 
+@retried
 async def change(world: World, name: str, value: str, *, asked_by: Asker) -> None:
     """Replace the value of a secret. Raises NotFound."""
     async with world.stores.begin(by=asked_by) as tx:
@@ -34,6 +37,7 @@ async def change(world: World, name: str, value: str, *, asked_by: Asker) -> Non
         await tx.events.append("secret.altered", {"name": name, "asked_by": asked_by.actor}, now=world.clock.now())
 
 
+@retried
 async def drop(world: World, name: str, *, if_exists: bool = False, asked_by: Asker) -> tuple[str, ...]:
     """Remove a secret and return notices. Raises NotFound, and Conflict while a source uses it as its password."""
     async with world.stores.begin(by=asked_by) as tx:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from service.domain.errors import NotFound
 from service.domain.source import Retention
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.source_records import FollowedTable, Leftover, Source, SourceCleanup
@@ -97,6 +98,7 @@ async def cleanups(world: World) -> list[CleanupView]:
     return [_cleanup(one, names[one.source]) for one in found]
 
 
+@retried
 async def give_up(world: World, cleanup: int, *, asked_by: Asker) -> None:
     """Delete a pending clean-up whose server will never return. Raises NotFound."""
     async with world.stores.begin(by=asked_by) as tx:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from service.domain.errors import MetaError, Refused, Unavailable
 from service.domain.source import Retention, retention, source_options
+from service.operations.retrying import retried
 from service.operations.sources.registry import address
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -44,6 +45,7 @@ async def there_are_some(world: World) -> bool:
         return bool(await tx.sources.all() or await tx.source_cleanups.all())
 
 
+@retried
 async def clean_up(world: World, *, term: Term) -> int:
     """Run the due clean-ups, at `SOURCES_AT_ONCE` sources concurrently, and return how many succeeded.
 
@@ -80,6 +82,7 @@ async def _cleaned_at(world: World, due: Sequence[SourceCleanup], *, term: Term)
     return done
 
 
+@retried
 async def watch(world: World, *, term: Term) -> None:
     """Measure the slots of sources without recent reports, and advance those without followed tables.
 
@@ -102,6 +105,7 @@ async def watch(world: World, *, term: Term) -> None:
         await _retained(world, source, now, term=term)
 
 
+@retried
 async def _cleaned(world: World, wanted: SourceCleanup, away: Unavailable | None, *, term: Term) -> bool | Unavailable:
     """Run a clean-up. Return whether it succeeded, or the error if the server does not answer.
 
@@ -159,6 +163,7 @@ async def _failed(world: World, tx: Transaction, source: Source, cleanup: Source
     log.warning("source.not_cleaned", **facts)
 
 
+@retried
 async def skip_idle(world: World, source: Source, *, term: Term) -> None:
     """Advance the slot of a source without followed tables as far as a short time allows, and measure it.
 
@@ -178,6 +183,7 @@ async def skip_idle(world: World, source: Source, *, term: Term) -> None:
         await tx.slots.measured(source.id, measured, now=world.clock.now())
 
 
+@retried
 async def _measured(world: World, source: Source, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         at = await address(world, tx, source)
@@ -202,6 +208,7 @@ def _retention(source: Source) -> Retention | None:
     return retention(source_options(source.options), standing.retained_bytes, before=standing.retention)
 
 
+@retried
 async def _retained(world: World, source: Source, now: Retention | None, *, term: Term) -> None:
     """Store a slot's retention state and record an event. Drop the slot if the user's policy requests it.
 

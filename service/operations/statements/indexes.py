@@ -14,6 +14,7 @@ from service.operations.leaving import unless
 from service.operations.naming import named
 from service.operations.offload import parsed
 from service.operations.polling import until
+from service.operations.retrying import retried
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.operations.world import World
@@ -29,6 +30,7 @@ _INDEXED: Final = (RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW)
 
 
 @handles(CreateIndex, needs=Role.OPERATOR)
+@retried
 async def _create(call: Call, statement: CreateIndex) -> Outcome:
     world, notices = call.world, ()
     async with world.stores.begin(by=call.asked_by) as tx:
@@ -96,6 +98,7 @@ def _left_out(index: Relation) -> tuple[str, ...]:
     return (f"values of {listed} can be of any length, so the index leaves them out",)
 
 
+@retried
 async def _built(world: World, name: str, index: RelationId, *, give_up: bool) -> None:
     """Wait until an index is built. With `give_up`, remove it if it cannot be built. Raises Refused, Conflict."""
 
@@ -117,6 +120,7 @@ async def _built(world: World, name: str, index: RelationId, *, give_up: bool) -
 
 
 @handles(DropIndex, needs=Role.OPERATOR)
+@retried
 async def _drop(call: Call, statement: DropIndex) -> Outcome:
     world, name = call.world, statement.name
     async with world.stores.begin(by=call.asked_by) as tx:

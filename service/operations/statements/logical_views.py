@@ -13,6 +13,7 @@ from service.domain.parameters import SystemParameters
 from service.domain.roles import Role
 from service.operations.naming import Named, named, or_there, skipped
 from service.operations.offload import parsed
+from service.operations.retrying import retried
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.operations.world import World
@@ -105,6 +106,7 @@ async def _created(call: Call, statement: CreateView, reads: Sequence[RelationId
     return ()
 
 
+@retried
 async def _add(world: World, statement: CreateView, reads: Sequence[RelationId], timeout_ms: int) -> RelationId:
     columns = await _columns(world, statement, timeout_ms)
     async with world.stores.begin() as tx:
@@ -147,12 +149,18 @@ async def _make(world: World, view: RelationId, statement: CreateView, asked_by:
         await _shown(world, view, statement, asked_by)
     except (Invalid, Conflict):
         # The state store would refuse every repetition as well, so the name is freed.
-        async with world.stores.begin() as tx:
-            await tx.catalog.remove(view)
-        world.signals.notify()
+        await _freed(world, view)
         raise
 
 
+@retried
+async def _freed(world: World, view: RelationId) -> None:
+    async with world.stores.begin() as tx:
+        await tx.catalog.remove(view)
+    world.signals.notify()
+
+
+@retried
 async def _shown(world: World, view: RelationId, statement: CreateView, asked_by: Asker) -> None:
     async with world.stores.begin(by=asked_by) as tx:
         if await tx.views.hold(view) is None:

@@ -25,6 +25,7 @@ from service.domain.adaptive import (
 from service.domain.parameters import SystemParameters
 from service.operations.commands.limits import throttled
 from service.operations.parameters import HTTP_PROBE
+from service.operations.retrying import retried
 from service.operations.sources.registry import address
 from service.operations.upkeep.load_signals import measured, measured_outside
 from service.operations.world import World
@@ -49,6 +50,7 @@ async def graphs(world: World) -> Sequence[GraphId]:
         return await tx.limits.graphs()
 
 
+@retried
 async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
     """Run one tick for every scan with an adaptive limit, and return the number of enqueued changes.
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from service.domain.launching import Facts, HeldUp, Launch, OwnJob, Steps, decide
+from service.operations.retrying import retried
 from service.operations.upkeep.launching import record
 from service.operations.world import World
 from service.ports.launcher import Cluster, Ended
@@ -39,6 +40,7 @@ class Supervision:
         """Remember since when this service hears workers."""
         self.began = self.world.clock.monotonic()
 
+    @retried
     async def look(self, *, term: Term) -> timedelta:
         """Run one tick and return the wait until the next one.
 

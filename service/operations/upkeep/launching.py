@@ -9,6 +9,7 @@ leader. The service that started a worker keeps it until the job has merged or e
 from datetime import datetime
 
 from service.domain.barrier import OwnWorker
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.launcher import Ended, Launcher
 from service.ports.meta_store import Transaction
@@ -33,6 +34,7 @@ async def supervise(world: World, launcher: Launcher, *, leading: bool) -> None:
         await gone(world, ended)
 
 
+@retried
 async def gone(world: World, ended: Ended) -> None:
     """Evict a worker whose process the launcher saw end, without waiting for its lease."""
     async with world.stores.begin() as tx:

@@ -16,11 +16,12 @@ from service.domain.set_aside import SetAside
 from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import INDEX_TRIES
 from service.operations.jobs.stages import lookups_of, named
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.indexes import IndexState, NamedIndex, StoredIndex
 from service.ports.meta_store import Transaction
 from service.ports.state_store import IndexSize
-from service.protocol.ids import RelationId, Term
+from service.protocol.ids import JobId, RelationId, Term
 from service.protocol.plan import JobPlan
 from service.protocol.stage import LookupIndex
 from service.telemetry.log import logger
@@ -66,9 +67,7 @@ async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
         left -= await world.lookups.drop(doomed, term=term)
     gone = [one for one in decided.dropping if world.lookups.name(one) not in left]
     if gone:
-        async with world.stores.begin(term) as tx:
-            for one in gone:
-                await tx.stored_indexes.forget(one)
+        await _forget(world, gone, term=term)
     missing = await world.lookups.missing(decided.needed)
     builds.aside.keep(missing)
     due = builds.aside.due(sorted(missing - builds.tasks.keys(), key=str), now=world.clock.now())
@@ -76,6 +75,14 @@ async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
         builds.tasks[index] = asyncio.create_task(_build(world, builds, index, decided.needed[index], term=term))
 
 
+@retried
+async def _forget(world: World, gone: Collection[LookupIndex], *, term: Term) -> None:
+    async with world.stores.begin(term) as tx:
+        for one in sorted(gone, key=str):
+            await tx.stored_indexes.forget(one)
+
+
+@retried
 async def _decide(world: World, there: Mapping[str, IndexSize], *, term: Term) -> _Decided:
     """Store the needed indexes and those to be dropped. All indexes are locked before the need for them is read."""
     async with world.stores.begin(term) as tx:
@@ -133,8 +140,7 @@ async def _build(world: World, builds: Builds, index: LookupIndex, plans: Sequen
     what = f"an index of {named(index, plans)}"
     try:
         await world.lookups.build(index, term=term)
-        async with world.stores.begin(term) as tx:
-            await tx.stored_indexes.ended(index, error=None, now=world.clock.now())
+        await _ended(world, index, None, term=term)
     except Deposed:
         log.info("index.abandoned", index=what)
     except Exception as error:  # noqa: BLE001 - any error concerns those that need this index alone
@@ -156,19 +162,29 @@ async def _told(
 ) -> None:
     """Record why an index is missing and why the jobs wait, or fail these. A job that already runs goes on, slowly."""
     try:
-        async with world.stores.begin(term) as tx:
-            await tx.stored_indexes.ended(index, error=text, now=world.clock.now())
+        await _ended(world, index, text, term=term)
     except MetaError as error:
         log.warning("index.not_told", index=str(index), error=str(error))
     for plan in plans:
         try:
-            async with world.stores.begin(term) as tx:
-                found = await tx.jobs.get(plan.id)
-                if found is None or found.state not in {JobState.INITIAL, JobState.QUEUED}:
-                    continue
-                if over:
-                    await refuse(tx, found, text, now=world.clock.now())
-                else:
-                    await tx.queue.prepare(plan.id, text)
+            await _told_job(world, plan.id, text, over=over, term=term)
         except (MetaError, IllegalTransition, NotFound) as error:
             log.warning("index.not_told", job=plan.id, error=str(error))
+
+
+@retried
+async def _ended(world: World, index: LookupIndex, error: str | None, *, term: Term) -> None:
+    async with world.stores.begin(term) as tx:
+        await tx.stored_indexes.ended(index, error=error, now=world.clock.now())
+
+
+@retried
+async def _told_job(world: World, job: JobId, text: str, *, over: bool, term: Term) -> None:
+    async with world.stores.begin(term) as tx:
+        found = await tx.jobs.get(job)
+        if found is None or found.state not in {JobState.INITIAL, JobState.QUEUED}:
+            return
+        if over:
+            await refuse(tx, found, text, now=world.clock.now())
+        else:
+            await tx.queue.prepare(job, text)

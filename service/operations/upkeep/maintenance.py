@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from service.domain.errors import Deposed
 from service.domain.job import IN_GRAPH
 from service.operations.auditing import KEPT
+from service.operations.retrying import retried
 from service.operations.verify.worker_rpc import VERIFY_WAIT
 from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, StatementId, Term
@@ -31,6 +32,7 @@ async def tidy(world: World, *, term: Term) -> None:
         raise failed[0]
 
 
+@retried
 async def vacuum(world: World, *, term: Term) -> int:
     """Delete row versions that no reader can see any more, and return their number."""
     async with world.stores.begin(term) as tx:
@@ -44,6 +46,7 @@ async def vacuum(world: World, *, term: Term) -> int:
     return await world.tables.vacuum(written, DATABASE_GRAPH, epoch, term=term)
 
 
+@retried
 async def unstage(world: World, *, term: Term) -> int:
     """Drop unused staging tables and return their number.
 
@@ -75,6 +78,7 @@ async def _drop_staged(world: World, statements: Sequence[StatementId]) -> Seque
     return dropped
 
 
+@retried
 async def forget_past(world: World, *, term: Term) -> None:
     """Delete the requests to workers that no caller can wait for any more, and the workers that ended long ago. Entries
     of the audit trail, and tokens that ended, are kept for `KEPT`.

@@ -9,6 +9,7 @@ from service.domain.stage_engine import check_verifiable
 from service.operations.jobs.stages import stages_of
 from service.operations.leaving import Gone
 from service.operations.polling import until
+from service.operations.retrying import retried
 from service.operations.status.staleness import broken_of, notice
 from service.operations.verify import by_store, followed
 from service.operations.world import World
@@ -48,6 +49,7 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
     return (await _ask(world, request, Analyzed, limit=world.request_deadline)).columns
 
 
+@retried
 async def verify(
     world: World, job: JobId, engine: Engine | None = None, *, asked_by: Asker, gone: Gone | None = None
 ) -> Verified:
