@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -26,7 +27,7 @@ SINGLE = {
 
 async def test_f2_a_victim_runs_again_with_growing_pauses_and_not_for_ever() -> None:
     stores = BrokenStores(Deadlocked("deadlock detected"))
-    world = world_of(stores)
+    world = world_of(cast("Any", stores))
     with pytest.raises(Unavailable, match="deadlock detected") as raised:
         await secrets.change(world, "s", "v", asked_by=A_TEST)
     assert not isinstance(raised.value, Deadlocked), "an operation around this one does not try it again"
