@@ -15,6 +15,7 @@ from tests.support.control_plane.program import ABSENT, build_if_asked, find_pla
 from tests.support.helm import begin_building
 from tests.support.kubelet.images import as_written
 from tests.support.kubelet.kubelet import Kubelet, running_kubelet
+from tests.support.lock_order import Watch
 from tests.support.postgres import embedded_postgres, fresh_database
 from tests.support.service import Service, data_directory, running
 
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+LOCKS = Watch()
+
+
 def pytest_configure() -> None:
     """Say that there is no event loop yet: asked for one it was not given, asyncio 3.11 makes one nobody closes. And
     that no example has to be quick: that would say something of the machine.
     """
     asyncio.set_event_loop(None)
+    LOCKS.attach()
     settings.register_profile("tidefill", deadline=None)
     settings.load_profile("tidefill")
     # The default prints the locals of every frame, which takes seconds.
@@ -40,6 +45,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         begin_building()
     if any(item.get_closest_marker("control_plane") for item in session.items):
         build_if_asked()
+
+
+@pytest.fixture(autouse=True)
+def locks_in_order() -> Iterator[None]:
+    """Every transaction that the product begins in a test locks rows in the order of the meta store's `LOCK_ORDER`."""
+    LOCKS.wrong.clear()
+    yield
+    assert not LOCKS.wrong, "\n".join(LOCKS.wrong.values())
 
 
 @pytest.fixture(scope="session")

@@ -45,10 +45,10 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> S
     if secret:
         wanted[HTTP_PROBE] = parse_probe_url(str(secret), pointer=HTTP_PROBE).shown
     async with world.stores.begin(by=asked_by) as tx:
-        for name, value in wanted.items():
-            await tx.parameters.set(name, str(value).lower() if isinstance(value, bool) else str(value))
         if secret is not None:
             await tx.parameters.set_secret(HTTP_PROBE, str(secret))
+        for name, value in sorted(wanted.items()):
+            await tx.parameters.set(name, str(value).lower() if isinstance(value, bool) else str(value))
         after = SystemParameters.of(await tx.parameters.all())
         if after.backfill_auto_floor > after.backfill_auto_ceiling:
             raise Invalid(

@@ -26,6 +26,14 @@ class Catalog(Protocol):
         """Return the relations that read `relation` directly, or whose query names it if it is a logical view."""
         ...
 
+    async def hold(self, wanted: Collection[RelationId]) -> None:
+        """Lock the jobs of relations with their fragments, and the rows of sources and logical views.
+
+        A reader that is being added either commits first, and `dependents` then returns it, or waits and sees the new
+        state of what it reads.
+        """
+        ...
+
     async def remove(self, relation: RelationId) -> None:
         """Free the name, delete the columns, fragments, actors and positions, and queue a clean-up."""
         ...
@@ -89,5 +97,5 @@ class LogicalViews(Protocol):
         ...
 
     async def reading(self, relation: RelationId) -> Sequence[LogicalView]:
-        """Return the views that read a relation directly. Call `Catalog.dependents` first, which locks the relation."""
+        """Return the views that read a relation directly."""
         ...

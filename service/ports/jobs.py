@@ -30,6 +30,13 @@ class Jobs(Protocol):
         """Lock the job's row until the transaction ends, and return the job."""
         ...
 
+    async def hold_all(self, jobs: Collection[JobId]) -> None:
+        """Lock the rows of these jobs and of their fragments, each in order of id.
+
+        A transaction that changes several jobs calls this before it locks anything else.
+        """
+        ...
+
     async def where(
         self,
         states: Collection[JobState] | None = None,

@@ -214,6 +214,7 @@ async def test_a_drop_that_looks_for_readers_sees_the_one_that_is_just_being_add
 
     async def readers() -> int:
         async with stores.begin() as tx:
+            await tx.catalog.hold([table.relation])
             return len(await tx.catalog.dependents(table.relation))
 
     async with stores.begin() as tx:

@@ -88,6 +88,9 @@ class FakeCatalog:
         }
         return [self._entry(row) for row in self.tables.taken() if row.owner is None and row.job in readers]
 
+    async def hold(self, wanted: Collection[RelationId]) -> None:
+        """Transactions in memory come one after the other."""
+
     async def remove(self, relation: RelationId) -> None:
         row = self.tables.relations.get(relation)
         if row is None or row.dropped:
@@ -236,6 +239,9 @@ class FakeJobs:
     async def hold(self, job: JobId) -> Job | None:
         row = self.tables.jobs.get(job)
         return None if row is None else row.job
+
+    async def hold_all(self, jobs: Collection[JobId]) -> None:
+        """Transactions in memory come one after the other."""
 
     async def where(
         self,

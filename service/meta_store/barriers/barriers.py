@@ -64,7 +64,7 @@ _COMMIT: Final = (
     update(barriers)
     .where(_COVERED)
     .values(state="COMMITTED", committed_at=bindparam("now"), payload=null(), answer=null())
-    .returning(barriers.c.epoch, barriers.c.kind)
+    .returning(barriers.c.epoch)
 )
 _INJECT: Final = (
     update(graph)
@@ -73,8 +73,20 @@ _INJECT: Final = (
     .values(newest=bindparam("curr"), last_injected_at=bindparam("now"))
     .returning(graph.c.id)
 )
-_STARTED: Final = update(graph).where(graph.c.id == bindparam("of_graph")).values(committed=bindparam("upto"))
-_ADVANCE: Final = _STARTED.values(attempts=0, recovering_since=null())
+_WORKED: Final = exists().where(_COVERED, barriers.c.kind != BarrierKind.INITIAL).correlate(None)
+_ADVANCE: Final = (
+    update(graph)
+    .where(graph.c.id == bindparam("of_graph"))
+    .values(
+        committed=bindparam("upto"),
+        attempts=case_((_WORKED, 0), else_=graph.c.attempts),
+        recovering_since=case_((_WORKED, null()), else_=graph.c.recovering_since),
+    )
+)
+"""Store the committed epoch. A commit that covers initial barriers only does not reset the count of failed attempts,
+because a start may have had no work. Otherwise a graph that always fails at its second barrier would restart without a
+back-off.
+"""
 _OLDEST_KEPT: Final = (
     select(barriers.c.epoch).where(_OF_GRAPH).order_by(barriers.c.epoch.desc()).offset(KEPT - 1).limit(1)
 )
@@ -131,10 +143,10 @@ class PostgresBarriers(OnConnection):
         await self._connection.execute(update(barriers).where(collected).values(state="ATTACHED"))
 
     async def commit(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
-        rows = (await self._connection.execute(_COMMIT, {"of_graph": graph, "upto": epoch, "now": now})).all()
-        assert epoch in {row.epoch for row in rows}, (graph, epoch, rows)
-        await self._advance(graph, epoch, started=all(row.kind == BarrierKind.INITIAL for row in rows))
-        await self._trim(graph)
+        await self._connection.execute(_ADVANCE, {"of_graph": graph, "upto": epoch})
+        rows = (await self._connection.execute(_COMMIT, {"of_graph": graph, "upto": epoch, "now": now})).scalars().all()
+        assert epoch in rows, (graph, epoch, rows)
+        await self._connection.execute(_TRIM, {"of_graph": graph})
 
     async def history(self, graph: GraphId, *, limit: int, before: Epoch | None = None) -> Sequence[BarrierRecord]:
         """Newest first. The records have no statements, and an Add has no plans."""
@@ -154,18 +166,6 @@ class PostgresBarriers(OnConnection):
             )
         carried = among(statement.c.id, (one.id for one in barrier.statements))
         await self._connection.execute(update(statement).where(carried).values(values))
-
-    async def _advance(self, graph_id: GraphId, epoch: Epoch, *, started: bool) -> None:
-        """Store the committed epoch. `started`: the commit covers initial barriers only.
-
-        Such a commit does not reset the count of failed attempts, because a start may have had no work. Otherwise
-        a graph that always fails at its second barrier would restart without a back-off.
-        """
-        advance = _STARTED if started else _ADVANCE
-        await self._connection.execute(advance, {"of_graph": graph_id, "upto": epoch})
-
-    async def _trim(self, graph_id: GraphId) -> None:
-        await self._connection.execute(_TRIM, {"of_graph": graph_id})
 
 
 def _array(numbers: Iterable[int]) -> str:

@@ -91,10 +91,10 @@ class PostgresGraphs(OnConnection):
         worker: WorkerId | None = None,
     ) -> Generation:
         values: dict[str, Any] = {"status": status}
+        text = None if reason is None else printable(reason)
         match status:
             case GraphStatus.RECOVERING:
-                text = None if reason is None else printable(reason)
-                await self._forget(graph, text)
+                await self._hold_workers(graph)
                 values |= _end_of_generation(text, now)
             case GraphStatus.RUNNING:
                 assert worker is not None
@@ -102,7 +102,10 @@ class PostgresGraphs(OnConnection):
             case GraphStatus.WAITING:
                 pass
         changed = update(graphs).where(graphs.c.id == graph).values(values).returning(graphs.c.generation)
-        return Generation((await self._connection.execute(changed)).scalar_one())
+        generation = Generation((await self._connection.execute(changed)).scalar_one())
+        if status is GraphStatus.RECOVERING:
+            await self._forget(graph, text)
+        return generation
 
     async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None:
         # Pausing a paused graph keeps the time of the first pause.
@@ -126,11 +129,13 @@ class PostgresGraphs(OnConnection):
             asked = asked.where(graphs.c.status == GraphStatus.RUNNING)
         await self._connection.execute(asked.values(recover_asked=None if reason is None else printable(reason)))
 
-    async def _forget(self, graph: GraphId, reason: str | None) -> None:
-        """Abandon the uncommitted barriers. Their commands and statements wait for a barrier again."""
-        # A worker's answer locks the worker and then the barrier. Lock in the same order, to avoid a deadlock.
+    async def _hold_workers(self, graph: GraphId) -> None:
+        """Lock the workers, because a worker's answer locks the worker and then the barrier."""
         held = select(workers.c.id).where(_serves(graph), not_(workers.c.given_up)).order_by(workers.c.id)
         await self._connection.execute(held.with_for_update(key_share=True))
+
+    async def _forget(self, graph: GraphId, reason: str | None) -> None:
+        """Abandon the uncommitted barriers. Their commands and statements wait for a barrier again."""
         ended = (
             update(barrier)
             .where(barrier.c.graph == graph, UNCOMMITTED)

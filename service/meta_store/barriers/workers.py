@@ -33,12 +33,10 @@ class PostgresWorkers(OnConnection):
 
         Raises Stale where the graph is retired, the worker was evicted, or its launch has ended.
         """
-        # Lock the graph, so that it is not retired while a worker registers for it.
-        held = select(graphs.c.id).where(graphs.c.id == registration.graph).with_for_update(read=True, key_share=True)
         over = select(launches.c.worker).where(
             launches.c.worker == registration.worker, launches.c.ended_at.is_not(None)
         )
-        if (await self._connection.execute(held)).first() is None or (await self._connection.execute(over)).first():
+        if (await self._connection.execute(over)).first():
             raise Stale
         new = insert(workers).values(
             id=registration.worker,
@@ -51,6 +49,10 @@ class PostgresWorkers(OnConnection):
         )
         again = new.on_conflict_do_update(index_elements=["id"], set_={"seen_at": now}, where=not_(workers.c.given_up))
         if (await self._connection.execute(again.returning(workers.c.id))).first() is None:
+            raise Stale
+        # Lock the graph, so that it is not retired while a worker registers for it.
+        held = select(graphs.c.id).where(graphs.c.id == registration.graph).with_for_update(read=True, key_share=True)
+        if (await self._connection.execute(held)).first() is None:
             raise Stale
 
     async def seen(self, worker: WorkerId, *, now: datetime) -> None:

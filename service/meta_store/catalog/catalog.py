@@ -23,12 +23,13 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 
 from service.domain.job import JobState
 from service.meta_store.catalog.indexes import remove_indexes
+from service.meta_store.documents import among
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import JOBLESS
 from service.meta_store.relations import COLUMNS, relation_of
 from service.meta_store.schema.core import TAKEN, cleanup, fragment, job, relation_column, view_reference
 from service.meta_store.schema.core import relation as relations
-from service.meta_store.sources.followed_tables import unfollow
+from service.meta_store.sources.followed_tables import added_tables, unfollow
 from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import RelationKind
@@ -56,23 +57,26 @@ class PostgresCatalog(OnConnection):
         return await self._read(relations.c.name == any_(cast(literal(sorted(names), ARRAY(Text)), ARRAY(Text))))
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
-        """Also lock the relation's job until the transaction ends.
-
-        A reader that is added concurrently either commits first and is returned, or waits and sees the relation's new
-        state.
-        """
-        held = select(job.c.id).where(job.c.relation == relation).with_for_update(key_share=True)
-        await self._connection.execute(held)
-        jobless = select(relations.c.id).where(relations.c.id == relation, relations.c.kind.in_(JOBLESS))
-        await self._connection.execute(jobless.with_for_update(key_share=True))
         readers = select(job.c.relation).join(fragment, fragment.c.job == job.c.id)
         through = select(view_reference.c.reader).where(view_reference.c.relation == relation)
         return await self._read(
             or_(relations.c.id.in_(readers.where(fragment.c.upstream == relation)), relations.c.id.in_(through))
         )
 
+    async def hold(self, wanted: Collection[RelationId]) -> None:
+        """All jobs are locked before the rows of the first source or logical view. See the lock order."""
+        jobs = select(job.c.id).where(among(job.c.relation, wanted))
+        await self._connection.execute(jobs.order_by(job.c.id).with_for_update())
+        jobless = select(relations.c.id).where(among(relations.c.id, wanted), relations.c.kind.in_(JOBLESS))
+        await self._connection.execute(jobless.order_by(relations.c.id).with_for_update(key_share=True))
+        fragments = select(fragment.c.id).where(fragment.c.job.in_(jobs))
+        await self._connection.execute(fragments.order_by(fragment.c.id).with_for_update(key_share=True))
+
     async def remove(self, relation: RelationId) -> None:
         """Free the name, but keep the row because the job's history refers to it. Repeatable."""
+        jobs = select(job.c.id).where(job.c.relation == relation)
+        unpublished = await added_tables(self._connection, jobs)
+        await self._connection.execute(delete(fragment).where(fragment.c.job.in_(jobs)))
         freed = update(relations).where(relations.c.id == relation, TAKEN).values(dropped=True)
         name = (await self._connection.execute(freed.returning(relations.c.name))).scalar()
         if name is None:
@@ -81,12 +85,10 @@ class PostgresCatalog(OnConnection):
         hidden = update(relations).where(relations.c.owner == relation, TAKEN).values(dropped=True)
         for one, its_name in (await self._connection.execute(hidden.returning(relations.c.id, relations.c.name))).all():
             await self._leave(one, its_name)
+        await self._connection.execute(delete(view_reference).where(view_reference.c.reader == relation))
         indexes = select(view_reference.c.reader).where(view_reference.c.relation == relation)
         await remove_indexes(self._connection, relations.c.id.in_(indexes))
-        await self._connection.execute(delete(view_reference).where(view_reference.c.reader == relation))
-        jobs = select(job.c.id).where(job.c.relation == relation)
-        await unfollow(self._connection, jobs)
-        await self._connection.execute(delete(fragment).where(fragment.c.job.in_(jobs)))
+        await unfollow(self._connection, unpublished)
 
     async def _leave(self, relation: RelationId, name: str) -> None:
         """Delete a removed relation's columns and queue its clean-up in the state store."""

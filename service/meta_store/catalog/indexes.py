@@ -48,7 +48,7 @@ class PostgresNamedIndexes(OnConnection):
         return await self._read()
 
     async def show(self, index: RelationId) -> None:
-        await self._connection.execute(update(relations).where(relations.c.id == index).values(shown=True))
+        await self._connection.execute(update(relations).where(relations.c.id == index, TAKEN).values(shown=True))
 
     async def remove(self, index: RelationId) -> None:
         await remove_indexes(self._connection, relations.c.id == index)

@@ -41,7 +41,7 @@ class PostgresLogicalViews(OnConnection):
         return await self._read()
 
     async def hold(self, view: RelationId) -> LogicalView | None:
-        held = select(relations.c.id).where(relations.c.id == view).with_for_update()
+        held = select(relations.c.id).where(relations.c.id == view).with_for_update(key_share=True)
         await self._connection.execute(held)
         return next(iter(await self._read(relations.c.id == view)), None)
 

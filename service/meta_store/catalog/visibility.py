@@ -29,12 +29,11 @@ class PostgresVisibility(OnConnection):
         created: bool = True,
         held_back: Collection[RelationId] = (),
     ) -> None:
+        if created:
+            its_job = exists().where(job.c.relation == relations.c.id, job.c.graph == graph, job.c.state == "Created")
+            shown = update(relations).where(UNSHOWN, its_job, not_(among(relations.c.id, held_back)))
+            await self._connection.execute(shown.values(shown=True, held_back=None))
         await self._connection.execute(_PUBLISHED, {"of_graph": graph, "upto": epoch, "now": now})
-        if not created:
-            return
-        its_job = exists().where(job.c.relation == relations.c.id, job.c.graph == graph, job.c.state == "Created")
-        shown = update(relations).where(UNSHOWN, its_job, not_(among(relations.c.id, held_back)))
-        await self._connection.execute(shown.values(shown=True, held_back=None))
 
     async def unshown(self) -> Sequence[Relation]:
         return [relation_of(row) for row in await self._connection.execute(_UNSHOWN)]

@@ -94,15 +94,18 @@ class PostgresFragments(OnConnection):
         Reports of finished or removed scans are ignored, because their last report has been committed.
         """
         kept = tuple(answers)
+        await self._record_scans(kept, now=now)
         await self._count_keys(kept)
+
+    async def _record_scans(self, kept: Sequence[Collected], *, now: datetime) -> None:
         # A queued job has no running actors that could report, and no rate that could fall.
         mine = _OPEN_SCANS.where(among(job.c.graph, {answer.graph for answer in kept}), job.c.state.in_(IN_GRAPH))
         open_scans = {row.fragment: row for row in await self._connection.execute(mine)}
         if not open_scans:
             return
         reports = [report for answer in kept for report in answer.of(ActorReport) if report.fragment in open_scans]
-        await self._store_positions(reports)
         await self._store_actors(reports)
+        await self._store_positions(reports)
         actors = await read_actors(self._connection, open_scans.keys())
         # `at` is set by a scan's first report. A scan that has reported before and does not report now has a falling
         # rate.
@@ -131,10 +134,10 @@ class PostgresFragments(OnConnection):
         differs = or_(
             job.c.progress_text.is_distinct_from(new.c.progress_text), job.c.progress.is_distinct_from(new.c.progress)
         )
-        # Lock in order of id, as every transaction does that locks several jobs, to avoid a deadlock.
+        # A commit waits for no call that has locked a job. The next commit stores the text of such a job.
         told = select(new.c.id, new.c.progress_text, new.c.progress).join(job, job.c.id == new.c.id)
         told = told.where(among(job.c.id, texts), differs).order_by(job.c.id)
-        held = told.with_for_update(of=job, key_share=True).cte("held")
+        held = told.with_for_update(of=job, key_share=True, skip_locked=True).cte("held")
         changed = update(job).where(job.c.id == held.c.id)
         await self._connection.execute(changed.values(progress_text=held.c.progress_text, progress=held.c.progress))
 

@@ -104,6 +104,12 @@ class PostgresJobs(OnConnection):
         row = (await self._connection.execute(held)).first()
         return None if row is None else job_of_row(row)
 
+    async def hold_all(self, jobs: Collection[JobId]) -> None:
+        held = select(job_table.c.id).where(among(job_table.c.id, jobs)).order_by(job_table.c.id)
+        await self._connection.execute(held.with_for_update())
+        scans = select(fragment.c.id).where(among(fragment.c.job, jobs)).order_by(fragment.c.id)
+        await self._connection.execute(scans.with_for_update(key_share=True))
+
     async def where(
         self,
         states: Collection[JobState] | None = None,

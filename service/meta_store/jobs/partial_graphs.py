@@ -66,6 +66,7 @@ class PostgresPartialGraphs(OnConnection):
         await self._connection.execute(merged.values(merged=True))
         moved = update(job_table).where(job_table.c.graph == graph)
         await self._connection.execute(moved.values(graph=DATABASE_GRAPH))
+        await self._connection.execute(select(graphs.c.id).where(graphs.c.id == graph).with_for_update(key_share=True))
         await self._hand_over(graph)
         waiting = update(command).where(command.c.graph == graph, UNFINISHED)
         await self._connection.execute(waiting.values(graph=DATABASE_GRAPH))
@@ -74,6 +75,7 @@ class PostgresPartialGraphs(OnConnection):
         """Lock the job and its graph before the database graph, as every transaction does that locks several."""
         its_job = select(job_table.c.id).where(job_table.c.graph == graph).order_by(job_table.c.id)
         await self._connection.execute(its_job.with_for_update())
+        await self._connection.execute(delete(snapshot_backfill).where(snapshot_backfill.c.graph == graph))
         await self._connection.execute(select(graphs.c.id).where(graphs.c.id == graph).with_for_update())
         await self._hand_over(graph)
         mine = update(command).where(command.c.graph == graph)
@@ -87,7 +89,6 @@ class PostgresPartialGraphs(OnConnection):
         left = update(job_table).where(job_table.c.graph == graph)
         await self._connection.execute(left.values(graph=DATABASE_GRAPH))
         await self._connection.execute(delete(barrier).where(barrier.c.graph == graph))
-        await self._connection.execute(delete(snapshot_backfill).where(snapshot_backfill.c.graph == graph))
         await self._connection.execute(delete(graphs).where(graphs.c.id == graph))
 
     async def _hand_over(self, graph: GraphId) -> None:

@@ -39,7 +39,8 @@ class PostgresRescaling(OnConnection):
     async def all_due(self, graph: GraphId) -> None:
         running = job_table.c.state.in_((JobState.CREATING, JobState.CREATED))
         asked = and_(job_table.c.graph == graph, running, job_table.c.parallelism.is_not(None))
-        await self._connection.execute(update(job_table).where(asked).values(rescale_due=True))
+        held = select(job_table.c.id).where(asked).order_by(job_table.c.id).with_for_update(key_share=True).cte("held")
+        await self._connection.execute(update(job_table).where(job_table.c.id == held.c.id).values(rescale_due=True))
 
     async def tied(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
         maker, scan = job_table.alias(), fragment.c

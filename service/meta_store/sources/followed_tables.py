@@ -53,16 +53,12 @@ class PostgresFollowing(OnConnection):
             return ()
         known = await self._held(newest)
         told = [one for one in known.values() if newest[SourceId(one.relation)].waiting != one.waiting]
-        for report in newest.values():
-            if report.source in known:
-                await self._store(report, now=now)
+        breaks = [await self._break(fragment, why, now=now) for fragment, why in sorted(broken.items())]
+        for source in known:
+            await self._store(newest[source], now=now)
         return [
             *(Told(row.name, None, newest[SourceId(row.relation)].waiting) for row in told),
-            *[
-                one
-                for fragment, why in broken.items()
-                if (one := await self._break(fragment, why, now=now)) is not None
-            ],
+            *(one for one in breaks if one is not None),
         ]
 
     async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
@@ -77,7 +73,8 @@ class PostgresFollowing(OnConnection):
             .join(relations, relations.c.id == sources.c.relation)
             .where(among(sources.c.relation, wanted), TAKEN)
             .order_by(sources.c.relation)
-            .with_for_update(of=sources)
+            # Not FOR UPDATE, because other rows refer to a source.
+            .with_for_update(of=sources, key_share=True)
         )
         return {SourceId(row.relation): row for row in await self._connection.execute(found)}
 
@@ -148,8 +145,8 @@ class PostgresSlots(OnConnection):
 
     async def idle(self, source: SourceId) -> bool:
         """Lock the source's relation, so that no table can begin to follow the source in the meantime."""
-        held = select(relations.c.id).where(relations.c.id == source, TAKEN, relations.c.shown).with_for_update()
-        if (await self._connection.execute(held)).first() is None:
+        held = select(relations.c.id).where(relations.c.id == source, TAKEN, relations.c.shown)
+        if (await self._connection.execute(held.with_for_update(key_share=True))).first() is None:
             return False
         # A failed job no longer reads the source.
         follower = select(fragment.c.id).join(job, job.c.id == fragment.c.job)
@@ -214,13 +211,22 @@ def scan_of(row: Row[*tuple[Any, ...]]) -> CdcScan:
     return CdcScan.model_validate({**row.cdc, "source": of, "broken": row.broken, "readable_after": readable_after})
 
 
-async def unfollow(connection: AsyncConnection, job_ids: Select[*tuple[Any, ...]]) -> None:
-    """Queue the removal of the tables that were added to publications for these jobs. Call this before they go."""
-    now = (await connection.execute(select(func.now()))).scalar_one()
+async def added_tables(
+    connection: AsyncConnection, job_ids: Select[*tuple[Any, ...]]
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return the tables that were added to publications for these jobs."""
     rows = select(fragment.c.source, _SCHEMA.label("schema"), _TABLE.label("table")).where(
         fragment.c.job.in_(job_ids), fragment.c.source.is_not(None), fragment.c.added
     )
-    for row in (await connection.execute(rows)).all():
+    return (await connection.execute(rows)).all()
+
+
+async def unfollow(connection: AsyncConnection, tables: Sequence[Row[*tuple[Any, ...]]]) -> None:
+    """Queue the removal of `added_tables` of jobs that are removed."""
+    if not tables:
+        return
+    now = (await connection.execute(select(func.now()))).scalar_one()
+    for row in tables:
         new = _unpublishing(SourceId(row.source), row.schema, row.table, now, _AT_ONCE)
         # Another job may be about to follow the table and has queued this clean-up already. Its due time counts.
         await connection.execute(new.on_conflict_do_nothing(constraint="source_cleanup_once"))

@@ -277,9 +277,9 @@ async def _initial(
     paused = (await tx.graphs.state(view.graph)).paused
     if parameters.pause_on_next_bootstrap and view.decoupled is None:
         paused = True
+        await snapshots.pause_all(tx, now=now)
         await tx.graphs.set_paused(view.graph, paused=True, now=now)
         await tx.parameters.set("pause_on_next_bootstrap", "false")
-        await snapshots.pause_all(tx, now=now)
     carried = [command.id for command in waiting if isinstance(command.mutation, Add)]
     return Add(jobs=tuple(plans), paused=paused), carried
 

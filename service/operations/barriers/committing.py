@@ -12,9 +12,11 @@ from service.domain.barrier import GraphView
 from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters
 from service.operations.barriers.effects import (
+    Answered,
     apply_commands,
     finish_jobs,
     hasten_finish,
+    hold_jobs,
     release_scans,
     store_progress,
     store_sources,
@@ -29,8 +31,6 @@ from service.protocol.mutation import Update
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, DmlReport
 from service.telemetry.log import logger
-
-Answered = Sequence[tuple[Barrier, Collected]]
 
 log = logger("barriers")
 
@@ -74,17 +74,20 @@ async def commit(
         await tx.barriers.commit(graph, epoch, now=now)
         log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
         return Recorded(answers, idle=True)
+    commands = await tx.commands.carried(graph, epoch)
+    await hold_jobs(tx, view, collected, commands)
     await _store(tx, collected, now=now)
-    await apply_commands(tx, graph, await tx.commands.carried(graph, epoch), epoch=epoch, now=now)
+    await apply_commands(tx, graph, commands, epoch=epoch, now=now)
     await release_scans(tx, graph, now=now)
     await hasten_finish(tx, graph, collected, now=now)
-    await tx.barriers.commit(graph, epoch, now=now)
     if view.decoupled is not None:
+        merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
+        await tx.barriers.commit(graph, epoch, now=now)
         # No user reads the relation before it is created, so the committed epoch counts as published.
         await tx.visibility.publish(graph, epoch, now=now, created=False)
-        merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
         recorded = Recorded(answers, barriers, merging)
     else:
+        await tx.barriers.commit(graph, epoch, now=now)
         await _settle(tx, collected, epoch, lease=lease, now=now)
         recorded = Recorded(answers, barriers, created=await tx.visibility.unshown())
     await store_progress(tx, graph)
@@ -104,31 +107,28 @@ def _did_something(barrier: Barrier, answer: Collected) -> bool:
 
 
 async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> None:
-    """Store the reports in the answers."""
+    """Store the reports in the answers. The order is the lock order: sources, actors, positions."""
     answers = [answer for _, answer in collected]
+    sources = [report for answer in answers for report in answer.of(SourceReport)]
+    if sources:
+        await store_sources(tx, sources, now=now)
     for barrier, _ in collected:
         # First, because the reports come from the actors of the Update.
         if isinstance(barrier.mutation, Update):
             await tx.actors.replace(barrier.mutation.fragments)
     await tx.fragments.record(answers, now=now)
-    sources: list[SourceReport] = []
     for barrier, report in ((barrier, report) for barrier, answer in collected for report in answer.reports):
         match report:
-            case ActorReport():
-                pass  # Recorded above, by fragment and with the key counts.
-            case SourceReport():
-                sources.append(report)
+            case ActorReport() | SourceReport():
+                pass  # Recorded above.
             case DmlReport(results=results, unfinished=unfinished):
                 await tx.statements.finish(results, epoch=barrier.curr, now=now, unfinished=unfinished)
-    if sources:
-        await store_sources(tx, sources, now=now)
 
 
 async def _settle(tx: Transaction, collected: Answered, epoch: Epoch, *, lease: timedelta, now: datetime) -> None:
     """Finish jobs of the database graph, and enqueue the resizing of its scans."""
     await finish_jobs(tx, collected, now=now)
     if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
-        await tx.rescaling.all_due(DATABASE_GRAPH)
         generation = collected[0][0].generation
         facts = {"graph": DATABASE_GRAPH, "generation": generation, "epoch": str(epoch)}
         await tx.events.append("graph.recovered", facts, now=now)

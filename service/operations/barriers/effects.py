@@ -5,29 +5,35 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
+from service.domain.barrier import GraphView
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT, IllegalTransition, JobEvent, JobState
 from service.domain.progress import JobProgress
 from service.operations.commands.fan_out import share_of
+from service.operations.jobs import snapshots
 from service.operations.jobs.standing import progress_of
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
-from service.protocol.barrier import Barrier
+from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.cdc import SourceReport
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.report import ActorReport, Collected
+
+Answered = Sequence[tuple[Barrier, Collected]]
 
 
 async def apply_commands(
     tx: Transaction, graph: GraphId, commands: Sequence[Command], *, epoch: Epoch, now: datetime
 ) -> None:
     """Apply each command that the epoch carried, and finish it with the epoch (I4)."""
-    await _hold_jobs(tx, commands)
     done: list[CommandId] = []
+    paused: bool | None = None
     for command in commands:
         acted = epoch if command.epoch is None else command.epoch
-        await _take_effect(tx, graph, await share_of(tx, command), epoch=epoch, now=now)
+        await _take_effect(tx, await share_of(tx, command), epoch=epoch, now=now)
+        if isinstance(command.mutation, Pause | Resume):
+            paused = isinstance(command.mutation, Pause)
         done.append(command.id)
         if command.mutation is not None:
             await tx.events.append(
@@ -40,41 +46,60 @@ async def apply_commands(
                 },
                 now=now,
             )
+    if paused is not None:
+        await tx.graphs.set_paused(graph, paused=paused, now=now)
     if done:
         await tx.commands.finish(done, epoch=epoch)
 
 
-async def _hold_jobs(tx: Transaction, commands: Sequence[Command]) -> None:
-    """Lock the jobs of the scans that the commands name, in the order of their ids and before the scans.
+async def hold_jobs(tx: Transaction, view: GraphView, collected: Answered, commands: Sequence[Command]) -> None:
+    """Lock the jobs that the commit may finish, merge or stop, or whose scans it changes, before anything else.
 
-    Users' calls lock in the same order. This transaction may later finish, merge or stop the jobs, which would deadlock
-    in another order.
+    After an initial barrier all jobs of the database graph are due for a comparison of their parallelism.
     """
+    jobs = await _concerned(tx, commands)
+    if view.decoupled is not None:
+        consumed = snapshots.consumed_by([answer for _, answer in collected])
+        if consumed is not None:
+            jobs.update(job.id for job in await tx.jobs.where({JobState.CREATING}, graph=view.graph))
+            await tx.jobs.hold_all(jobs)
+            await tx.snapshots.replayed(view.graph, consumed)
+            return
+    else:
+        if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
+            await tx.rescaling.all_due(view.graph)
+        if finishing := await _finishing(tx, collected):
+            jobs.update(job.id for job in await tx.jobs.where({JobState.CREATING}, ids=finishing))
+    if jobs:
+        await tx.jobs.hold_all(jobs)
+
+
+async def _concerned(tx: Transaction, commands: Sequence[Command]) -> set[JobId]:
+    """Return the jobs that commands stop, and those whose scans they change."""
     named: set[FragmentId] = set()
+    jobs: set[JobId] = set()
     for command in commands:
         match command.mutation:
             case Throttle(fragments=scans) | StartFragmentBackfill(fragments=scans):
                 named.update(scans)
+            case Stop(jobs=stopping):
+                jobs.update(stopping)
             case _:
                 pass
     if named:
-        for job in sorted({job for job, _ in (await tx.fragments.job_of(named)).values()}):
-            await tx.jobs.hold(job)
+        jobs.update(job for job, _ in (await tx.fragments.job_of(named)).values())
+    return jobs
 
 
-async def _take_effect(
-    tx: Transaction, graph: GraphId, mutation: Mutation | None, *, epoch: Epoch, now: datetime
-) -> None:
+async def _take_effect(tx: Transaction, mutation: Mutation | None, *, epoch: Epoch, now: datetime) -> None:
     match mutation:
-        case Pause() | Resume():
-            await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause), now=now)
         case Throttle(fragments=limits, auto=auto):
             await tx.limits.put(limits, auto=auto, epoch=epoch)
         case StartFragmentBackfill(fragments=fragments):
             await tx.fragments.release(fragments)
         case Stop(jobs=jobs):
             await stop_jobs(tx, jobs, epoch=epoch, now=now)
-        case Add() | Update() | None:
+        case Add() | Update() | Pause() | Resume() | None:
             pass
 
 
@@ -113,7 +138,7 @@ async def release_scans(tx: Transaction, graph: GraphId, *, now: datetime) -> No
         await tx.commands.add(graph, StartFragmentBackfill(fragments=starting), asked_by="the backfill order", now=now)
 
 
-async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime) -> None:
+async def finish_jobs(tx: Transaction, collected: Answered, *, now: datetime) -> None:
     """Move a creating job to Created once every scan actor has reported its finish in a committed checkpoint (I6)."""
     touched = await _finishing(tx, collected)
     if not touched:
@@ -128,9 +153,7 @@ async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collec
             await tx.events.append("job.created", facts, now=now)
 
 
-async def hasten_finish(
-    tx: Transaction, graph: GraphId, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime
-) -> None:
+async def hasten_finish(tx: Transaction, graph: GraphId, collected: Answered, *, now: datetime) -> None:
     """Enqueue a flush if a scan has read its whole history, because the next barrier finishes it.
 
     A Snapshot job also gets a flush after it has read its snapshot. It then catches up without waiting for the
@@ -141,7 +164,7 @@ async def hasten_finish(
         await tx.commands.add(graph, None, asked_by="the end of a backfill", now=now)
 
 
-async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]]) -> set[JobId]:
+async def _finishing(tx: Transaction, collected: Answered) -> set[JobId]:
     """Return the jobs that may have finished: those with a finished actor, and added jobs without a table scan."""
     finished: set[FragmentId] = set()
     jobs: set[JobId] = set()

@@ -6,7 +6,7 @@ tables rolled back. Every step is repeatable. If the leader dies between two ste
 stored status.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 from service.domain.barrier import HANDED_OVER, STOPPED, Abandon, GraphStatus, GraphView
@@ -23,9 +23,8 @@ from service.ports.meta_store import Transaction
 from service.ports.records import Cleanup
 from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
-from service.protocol.ids import RelationId, Term
+from service.protocol.ids import JobId, RelationId, Term
 from service.protocol.mutation import Stop
-from service.protocol.report import JobFailure
 from service.telemetry.log import logger
 
 log = logger("recovery")
@@ -34,36 +33,43 @@ log = logger("recovery")
 async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
     """End the generation. Fail the jobs that keep failing, and evict a worker that is dead or hangs."""
     blamed = None if effect.failure is None else effect.failure.job
+    failing = await _failing(world, tx, view, effect, now=now)
     await tx.failures.blame(blamed, graph=view.graph)
+    for job, error in failing.items():
+        await fail(tx, job, error, now=now)
     await _blame_statements(tx, view, effect, now=now)
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
     if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and _alone(view))):
         await tx.workers.give_up(view.worker)
+    await tx.graphs.ask_recovery(view.graph, None)
     if view.worker is not None and is_the_workers(effect.failure, hung=_hung(view, effect)):
         world.setbacks.failed(view.graph, view.worker, now=now)
-    if blamed is not None and effect.failure is not None:
-        again = effect.failure.exhausted and world.suspects.suspect(view.graph, blamed, now=now)
-        if effect.failure.deterministic or again:
-            # The job would fail in the same way again, and every time the whole graph would recover.
-            await fail(tx, blamed, effect.reason, now=now)
-    await _fail_others(tx, view, () if effect.failure is None else effect.failure.others, now=now)
-    await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)
     (log.info if effect.reason in {STOPPED, HANDED_OVER} else log.warning)("graph.recovering", **facts)
 
 
-async def _fail_others(tx: Transaction, view: GraphView, others: Sequence[JobFailure], *, now: datetime) -> None:
-    """Fail further jobs of the graph. Otherwise each of them would cost a recovery of its own.
+async def _failing(
+    world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime
+) -> Mapping[JobId, str]:
+    """Return the jobs that are failed, each with the reason. Lock all jobs that the recovery changes.
 
-    A worker's list may be long and may name any job (I13). Only jobs that run in the graph are looked up, each once.
+    A job whose failure is deterministic would fail in the same way again, and every time the whole graph would recover.
+    A worker's list of other jobs may be long and may name any job (I13). Only jobs that run in the graph count.
     """
-    if not others:
-        return
-    running = {job.id for job in await tx.jobs.where({JobState.CREATING, JobState.CREATED}, graph=view.graph)}
-    errors = {other.job: other.error for other in others if other.job in running}
-    for job, error in errors.items():
-        await fail(tx, job, error, now=now)
+    failing: dict[JobId, str] = {}
+    failure = effect.failure
+    running = {job.id: job for job in await tx.jobs.where({JobState.CREATING, JobState.CREATED}, graph=view.graph)}
+    changed = {job.id for job in running.values() if job.state is JobState.CREATING or job.failures}
+    if failure is not None:
+        failing = {one.job: one.error for one in failure.others if one.job in running}
+    if failure is not None and failure.job is not None:
+        changed.add(failure.job)
+        again = failure.exhausted and world.suspects.suspect(view.graph, failure.job, now=now)
+        if failure.deterministic or again:
+            failing[failure.job] = effect.reason
+    await tx.jobs.hold_all(changed.union(failing))
+    return failing
 
 
 async def _blame_statements(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
@@ -124,6 +130,7 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
 async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> None:
     """Apply waiting Stops while no actor runs. The next initial barrier omits the jobs."""
     stops = [command for command in await tx.commands.waiting(view.graph) if isinstance(command.mutation, Stop)]
+    await tx.jobs.hold_all({job for one in stops if isinstance(one.mutation, Stop) for job in one.mutation.jobs})
     await apply_commands(tx, view.graph, stops, epoch=view.committed, now=now)
 
 

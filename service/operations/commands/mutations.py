@@ -154,6 +154,7 @@ async def _check_no_stages(tx: Transaction, fragments: Collection[FragmentId]) -
 
 
 async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
+    await tx.partial_graphs.of_jobs(jobs)
     for job in jobs:
         found = await tx.jobs.get(job)
         if found is None:

@@ -192,6 +192,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: Asker) -> lis
     stopping: list[JobId] = []
     relations: list[RelationId] = []
     async with world.stores.begin(by=asked_by) as tx:
+        await tx.jobs.hold_all(jobs)
         for job in sorted(set(jobs)):
             moved = await _ended(world, tx, job, JobEvent.CANCEL_ASKED)
             if moved is None:
@@ -218,20 +219,38 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
     Conflict.
     """
     async with world.stores.begin(by=asked_by) as tx:
-        doomed = await _doomed(tx, name, kind, cascade=cascade)
+        doomed = await _held(world, tx, name, kind, cascade=cascade)
         concerned = await _concerned(tx, doomed)
-        # The state store may be slow, so this query runs before the transaction locks any row.
-        shown = [victim.name for victim in doomed if victim.kind.stored or victim.kind is RelationKind.VIEW]
-        if shown and (foreign := await world.tables.foreign_readers(shown)):
-            raise Conflict(
-                f"cannot drop {kind} {name} because objects that tidefill did not make depend on it:"
-                f" {', '.join(foreign)}. Drop those first"
-            )
-        stopping = [job for victim in doomed if (job := await _doom(world, tx, victim, asked_by)) is not None]
+        in_order = sorted(doomed, key=lambda victim: victim.id)
+        stopping = [job for victim in in_order if (job := await _doom(world, tx, victim, asked_by)) is not None]
         graphs = await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
     await _gone(world, [victim.id for victim in doomed], graphs)
     return concerned
+
+
+async def _held(world: World, tx: Transaction, name: str, kind: RelationKind, *, cascade: bool) -> list[Named]:
+    """Lock the objects that a DROP removes, and return them. Raises NotFound, Conflict."""
+    held: set[RelationId] = set()
+    while True:
+        doomed = await _doomed(tx, name, kind, cascade=cascade)
+        # Another look finds the readers that were added before what they read was locked.
+        if held.issuperset(victim.id for victim in doomed):
+            return doomed
+        # The state store may be slow, so this query runs before the transaction locks any row.
+        await _check_foreign(world, doomed)
+        held.update(victim.id for victim in doomed)
+        await tx.catalog.hold(held)
+
+
+async def _check_foreign(world: World, doomed: Sequence[Named]) -> None:
+    """Raise Conflict if objects of users in the state store depend on what is dropped."""
+    shown = [victim.name for victim in doomed if victim.kind.stored or victim.kind is RelationKind.VIEW]
+    if shown and (foreign := await world.tables.foreign_readers(shown)):
+        raise Conflict(
+            f"cannot drop {doomed[0].kind} {doomed[0].name} because objects that tidefill did not make depend on it:"
+            f" {', '.join(foreign)}. Drop those first"
+        )
 
 
 async def _concerned(tx: Transaction, doomed: Sequence[Named]) -> Collection[SourceId]:

@@ -123,6 +123,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         loading = is_snapshot(plan) and only_inserts(plan) and await many_rows(tx, plan)
         sums = sums_of(plan) if is_snapshot(plan) else {}
         needed = lookups_of(plan)
+        await tx.jobs.hold(job.id)
         lacks = await _lacks_indexes(world, tx, job, plan, needed)
     if lacks:
         world.signals.notify(Chore.INDEX)
@@ -137,7 +138,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
             await refuse(tx, job, str(error), now=world.clock.now())
         return True
     async with world.stores.begin(term) as tx:
-        current = await tx.jobs.get(job.id)
+        current = await tx.jobs.hold(job.id)
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
             return True  # cancelled meanwhile, and its removal queued the clean-up of the table
         if await _lacking(tx, plan, needed):

@@ -67,8 +67,13 @@ async def follow(
 
     Return whether the job merges.
     """
-    consumed = max((answer.consumed for answer in answers if answer.consumed is not None), default=None)
+    consumed = consumed_by(answers)
     return consumed is not None and await _replayed(tx, graph, consumed, lag_max=lag_max, now=now)
+
+
+def consumed_by(answers: Sequence[Collected]) -> Epoch | None:
+    """Return the epoch up to which the change log has been replayed, if one of the answers tells."""
+    return max((answer.consumed for answer in answers if answer.consumed is not None), default=None)
 
 
 async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max: timedelta, now: datetime) -> bool:
@@ -131,11 +136,12 @@ async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaEr
     log.warning("index.not_built", graph=view.graph, job=job, failures=failures, error=str(error))
     async with world.stores.begin(term) as tx:
         now = world.clock.now()
-        if over:
-            await fail(tx, job, f"the index of its table could not be built: {error}", now=now)
+        await tx.jobs.hold_all([job])
         # Also for a job that is being stopped, which `fail` leaves unchanged.
         due = now + (INDEX_PAUSE if isinstance(error, Exhausted) else BACKOFF_MAX)
         await tx.snapshots.index_failed(view.graph, FailedIndex(failures, str(error), due))
+        if over:
+            await fail(tx, job, f"the index of its table could not be built: {error}", now=now)
 
 
 @retried

@@ -21,7 +21,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, Measured, Source, SourceCleanup
 from service.ports.sources import Address
-from service.protocol.ids import SourceId, Term
+from service.protocol.ids import RelationId, SourceId, Term
 from service.telemetry.log import logger
 
 log = logger("sources")
@@ -53,6 +53,10 @@ async def clean_up(world: World, *, term: Term) -> int:
     """
     async with world.stores.begin(term) as tx:
         due = await tx.source_cleanups.due(world.clock.now())
+        for source in sorted({one.source for one in due}):
+            if await _abandoned(tx, source):
+                # The service that created the source died before it finished.
+                await tx.sources.remove(source, now=world.clock.now())
     turns = asyncio.Semaphore(SOURCES_AT_ONCE)
 
     async def at_one(source: SourceId) -> int:
@@ -68,6 +72,17 @@ async def clean_up(world: World, *, term: Term) -> int:
     if done:
         world.signals.notify()
     return done
+
+
+async def _abandoned(tx: Transaction, source: SourceId) -> bool:
+    """Whether a source was never created. It is locked then, so that its CREATE does not end meanwhile."""
+    for held in (False, True):
+        found = await tx.sources.get(source)
+        if found is None or found.shown or found.dropped:
+            return False
+        if not held:
+            await tx.catalog.hold([RelationId(source)])
+    return True
 
 
 async def _cleaned_at(world: World, due: Sequence[SourceCleanup], *, term: Term) -> int:
@@ -116,9 +131,6 @@ async def _cleaned(world: World, wanted: SourceCleanup, away: Unavailable | None
         source = None if cleanup is None else await tx.sources.get(cleanup.source)
         if cleanup is None or source is None:
             return False
-        if not (source.shown or source.dropped):
-            # The service that created the source died before it finished.
-            await tx.sources.remove(source.id, now=world.clock.now())
         followed = await _is_followed(tx, cleanup)
         at = await address(world, tx, source)
         try:

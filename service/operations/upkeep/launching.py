@@ -45,8 +45,8 @@ async def gone(world: World, ended: Ended) -> None:
 async def record(tx: Transaction, ended: Ended, *, now: datetime) -> None:
     """Record the end of a worker in the transaction of the caller."""
     facts: dict[str, object] = {"worker": ended.worker, "graph": ended.graph, "reason": ended.reason}
-    await tx.workers.give_up(ended.worker)
     if ended.graph is not None and ended.graph != DATABASE_GRAPH and not ended.asked:
         facts["failures"] = ended.failures
         await tx.workers.start_failed(ended.graph, OwnWorker(ended.failures, ended.reason, now + ended.wait))
+    await tx.workers.give_up(ended.worker)
     await tx.events.append("worker.stopped" if ended.asked else "worker.lost", facts, now=now)

@@ -47,10 +47,12 @@ class Builds:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The needed indexes, each with the jobs whose stages need it, and those that are to be dropped."""
+    """The needed indexes, each with the jobs whose stages need it, those to be dropped, and those newly built."""
 
     needed: Mapping[LookupIndex, Sequence[JobPlan]]
     dropping: Collection[LookupIndex]
+    built: Sequence[NamedIndex]
+    """Those that users are not shown yet."""
 
 
 async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
@@ -61,6 +63,8 @@ async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
     """
     there = await world.lookups.stored()
     decided = await _decide(world, there, term=term)
+    if decided.built:
+        await _show(world, decided.built, term=term)
     doomed = there.keys() - {world.lookups.name(one) for one in decided.needed}
     left = there.keys()
     if doomed:
@@ -96,15 +100,16 @@ async def _decide(world: World, there: Mapping[str, IndexSize], *, term: Term) -
         sizes = {one: size for one in known if (size := there.get(world.lookups.name(one))) is not None}
         created = {one for one, size in sizes.items() if size.complete}
         found = needed(asked, lookups, created)
-        for index, views in found.items():
+        # In one order, because the job queue inserts rows too.
+        for index, views in sorted(found.items(), key=lambda one: str(one[0])):
             new = _stored(stored.get(index), index, sizes.get(index), asked.get(index, ()), views)
             await _put(world, tx, stored.get(index), new)
-            for one in asked.get(index, ()) if index in created else ():
-                await _show(world, tx, one)
-        dropping = stored.keys() - found.keys()
+        dropping = sorted(stored.keys() - found.keys(), key=str)
         for index in dropping:
             await _put(world, tx, stored[index], StoredIndex(index, IndexState.DROPPING, stored[index].bytes))
-    return _Decided({index: [plans[view] for view in sorted(views)] for index, views in found.items()}, dropping)
+    built = [one for index in found if index in created for one in asked.get(index, ()) if not one.shown]
+    needs = {index: [plans[view] for view in sorted(views)] for index, views in found.items()}
+    return _Decided(needs, dropping, built)
 
 
 def _stored(
@@ -130,10 +135,14 @@ async def _put(world: World, tx: Transaction, before: StoredIndex | None, new: S
         await tx.stored_indexes.put(new, now=world.clock.now())
 
 
-async def _show(world: World, tx: Transaction, index: NamedIndex) -> None:
-    if not index.shown:
-        await tx.indexes.show(index.relation.id)
-        await tx.events.append("index.created", {"name": index.relation.name}, now=world.clock.now())
+@retried
+async def _show(world: World, built: Sequence[NamedIndex], *, term: Term) -> None:
+    """A transaction of its own, because a DROP locks the relation of an index before its stored index."""
+    async with world.stores.begin(term) as tx:
+        for index in sorted(built, key=lambda one: one.relation.id):
+            if await tx.indexes.named(index.relation.name) == index:
+                await tx.indexes.show(index.relation.id)
+                await tx.events.append("index.created", {"name": index.relation.name}, now=world.clock.now())
 
 
 async def _build(world: World, builds: Builds, index: LookupIndex, plans: Sequence[JobPlan], *, term: Term) -> None:

@@ -86,6 +86,8 @@ async def forget_past(world: World, *, term: Term) -> None:
     now = world.clock.now()
     async with world.stores.begin(term) as tx:
         await tx.requests.forget_older(now - VERIFY_WAIT)
+    # A worker's answer to a request locks the worker first.
+    async with world.stores.begin(term) as tx:
         await tx.workers.forget(now=now)
-        await tx.audit.forget_older(now - KEPT)
         await tx.tokens.forget_older(now - KEPT)
+        await tx.audit.forget_older(now - KEPT)

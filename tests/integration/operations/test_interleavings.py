@@ -208,20 +208,23 @@ async def test_two_cancels_of_the_same_jobs_wait_for_each_other_in_one_order(lea
     assert await second == []
 
 
-async def test_progress_and_a_cancel_of_several_jobs_wait_for_each_other_in_one_order(
+async def test_progress_waits_for_no_call_that_has_locked_a_job_and_is_stored_by_the_next_commit(
     leader: Leader, database_url: str
 ) -> None:
     (low, high), _ = await leader.add_views(2, named="m")
+    texts = {high: {"text": "2%"}, low: {"text": "1%"}}
 
-    async def store() -> None:
-        async with leader.stores.begin() as tx:
-            await tx.fragments.store_texts({high: {"text": "2%"}, low: {"text": "1%"}})
+    async def stored() -> list[tuple[str | None]]:
+        async with leader.stores.begin() as tx, asyncio.timeout(10):
+            await tx.fragments.store_texts(texts)
+        with psycopg.connect(database_url) as connection:
+            query = "select progress_text from tidefill.job where id = any(%s) order by id"
+            return connection.execute(query, [[low, high]]).fetchall()
 
     async with leader.stores.begin() as cancelling:
         await cancelling.jobs.hold(low)
-        async with waited_for(database_url, store()) as storing:
-            await cancelling.jobs.hold(high)
-    await storing
+        assert await stored() == [(None,), ("2%",)]
+    assert await stored() == [("1%",), ("2%",)]
 
 
 async def test_c15_a_flush_that_comes_while_a_barrier_is_made_rides_on_a_checkpoint(
