@@ -67,6 +67,9 @@ class PostgresJobs(OnConnection):
         await own(self._connection, relation, hidden)
         await store_references(self._connection, relation, new.looked_up.union(new.views))
         await store_columns(self._connection, relation, made)
+        for one in new.fragments:
+            if isinstance(one, NewSourceScan):
+                await followed_again(self._connection, one.cdc)
         ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
         # Job and relation share one id, as in RisingWave, so that the catalogs can join jobs with relations.
         added = insert(job_table).values(
@@ -188,15 +191,13 @@ class PostgresJobs(OnConnection):
         await self._connection.execute(insert(actor).values(actors))
         if isinstance(new, NewTableScan | NewSourceScan):
             await self._connection.execute(insert(scan_progress).values(fragment=added))
-        if isinstance(new, NewSourceScan):
-            await followed_again(self._connection, new.cdc)
-            if new.completed:
-                done = [
-                    {"fragment": added, "vnode": vnode, "state": PositionState.COMPLETED, "rows": 0}
-                    for runs in new.actors
-                    for vnode in vnodes_of(runs)
-                ]
-                await self._connection.execute(insert(backfill_position).values(done))
+        if isinstance(new, NewSourceScan) and new.completed:
+            done = [
+                {"fragment": added, "vnode": vnode, "state": PositionState.COMPLETED, "rows": 0}
+                for runs in new.actors
+                for vnode in vnodes_of(runs)
+            ]
+            await self._connection.execute(insert(backfill_position).values(done))
 
 
 class PostgresFailures(OnConnection):

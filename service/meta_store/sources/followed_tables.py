@@ -51,7 +51,7 @@ class PostgresFollowing(OnConnection):
             broken |= {one.fragment: one.broken for one in report.tables if one.broken is not None}
         if not newest:
             return ()
-        known = await self._held(newest)
+        known = await self._known(newest)
         told = [one for one in known.values() if newest[SourceId(one.relation)].waiting != one.waiting]
         breaks = [await self._break(fragment, why, now=now) for fragment, why in sorted(broken.items())]
         for source in known:
@@ -67,18 +67,17 @@ class PostgresFollowing(OnConnection):
         told = [await self._break(FragmentId(one), reason, now=now) for one in found]
         return [one.table for one in told if one is not None and one.table is not None]
 
-    async def _held(self, wanted: Collection[SourceId]) -> Mapping[SourceId, Row[*tuple[Any, ...]]]:
+    async def _known(self, wanted: Collection[SourceId]) -> Mapping[SourceId, Row[*tuple[Any, ...]]]:
         found = (
             select(sources.c.relation, relations.c.name, sources.c.waiting)
             .join(relations, relations.c.id == sources.c.relation)
             .where(among(sources.c.relation, wanted), TAKEN)
             .order_by(sources.c.relation)
-            # Not FOR UPDATE, because other rows refer to a source.
-            .with_for_update(of=sources, key_share=True)
         )
         return {SourceId(row.relation): row for row in await self._connection.execute(found)}
 
     async def _store(self, report: SourceReport, *, now: datetime) -> None:
+        await self._wait(report)
         values: dict[str, Any] = {
             "offset": report.offset,
             "undecided": list(report.undecided),
@@ -91,7 +90,6 @@ class PostgresFollowing(OnConnection):
             if (told := getattr(report, name)) is not None:
                 values[name] = told
         await self._connection.execute(update(sources).where(sources.c.relation == report.source).values(values))
-        await self._wait(report)
 
     async def _wait(self, report: SourceReport) -> None:
         """Write only changed wait reasons, because every epoch reports them and a wait may last long."""
