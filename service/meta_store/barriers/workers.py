@@ -33,10 +33,9 @@ class PostgresWorkers(OnConnection):
 
         Raises Stale where the graph is retired, the worker was evicted, or its launch has ended.
         """
-        over = select(launches.c.worker).where(
-            launches.c.worker == registration.worker, launches.c.ended_at.is_not(None)
-        )
-        if (await self._connection.execute(over)).first():
+        its_graph = select(graphs.c.id).where(graphs.c.id == registration.graph)
+        over = exists().where(launches.c.worker == registration.worker, launches.c.ended_at.is_not(None))
+        if (await self._connection.execute(its_graph.where(~over))).first() is None:
             raise Stale
         new = insert(workers).values(
             id=registration.worker,
@@ -51,7 +50,7 @@ class PostgresWorkers(OnConnection):
         if (await self._connection.execute(again.returning(workers.c.id))).first() is None:
             raise Stale
         # Lock the graph, so that it is not retired while a worker registers for it.
-        held = select(graphs.c.id).where(graphs.c.id == registration.graph).with_for_update(read=True, key_share=True)
+        held = its_graph.with_for_update(read=True, key_share=True)
         if (await self._connection.execute(held)).first() is None:
             raise Stale
 
