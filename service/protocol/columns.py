@@ -195,6 +195,11 @@ class ColumnType:
         return not self.array and self.name in _NATIVE
 
     @property
+    def looks_differ(self) -> bool:
+        """Whether equal values may look different, as -0 and 0, or 2.5 and 2.500."""
+        return not self.array and (self.name in {TypeName.REAL, TypeName.DOUBLE} or self.unbounded)
+
+    @property
     def why_not_a_key(self) -> str | None:
         """Why the type may not be part of a primary key, or None if it may."""
         return "arrays cannot be keys" if self.array else _NOT_A_KEY.get(self.name)

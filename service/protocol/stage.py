@@ -122,12 +122,16 @@ class Aggregate(_Value):
     NULL. The first measure counts rows: a group without rows has no row in the target. With `always` (no keys but
     constants) there is a row even so. Keys and sums of measures are columns of the target. `results` are its other
     columns, computed from those by name.
+
+    Rows of a group may have keys that are equal and look different, as -0 and 0. `looks` are the keys as a group shows
+    them, by name: as one of its rows has them. They are computed from keys and sums as well, before the results.
     """
 
     keys: tuple[str, ...]
     measures: tuple[str, ...]
     results: tuple[Value, ...] = ()
     always: bool = False
+    looks: tuple[Value, ...] = ()
 
     @property
     def state(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def spark_reason(stage: Stage) -> str | None:
 def verify_reason(stage: Stage) -> str | None:
     """Return why Spark cannot compute what a stage holds, or None if it can."""
     aggregate = stage.aggregate
-    return spark_reason(stage) or (None if aggregate is None else _refusal(aggregate.results))
+    return spark_reason(stage) or (None if aggregate is None else _refusal((*aggregate.looks, *aggregate.results)))
 
 
 def _refusal(expressions: Sequence[Expression]) -> str | None:

@@ -145,6 +145,9 @@ def _aggregated(stage: Stage, rows: str, relation: Relation) -> str:
         grouped = f"select {', '.join([*shown, *sums])} from ({rows}) r"
     else:
         grouped = f"select {', '.join([*keys, *sums])} from ({rows}) r group by {', '.join(keys)}"
+    looks = {one.name: one.sql for one in aggregate.looks}
+    shown = [f"{looks.get(name, quoted(name))} as {quoted(name)}" for name in aggregate.state]
+    grouped = f"select {', '.join(shown)} from ({grouped}) s"
     results = [f"{one.sql} as {quoted(one.name)}" for one in aggregate.results]
     return f"select {', '.join(['*', *results])} from ({grouped}) g"
 

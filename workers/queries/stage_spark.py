@@ -138,6 +138,12 @@ class StageSelect:
         keys = ", ".join(map(ticked, (REPORT, *aggregate.keys)))
         totals = ", ".join(f"{_total(parts)} as {ticked(parts[0].name)}" for parts in self._parts())
         whole = f"select {keys}, {totals} from ({groups})"
+        if aggregate.looks:
+            looks = {one.name: one.spark for one in aggregate.looks}
+            shown = [
+                f"{looks.get(one) or ticked(one)} as {ticked(one)}" for one in (*aggregate.keys, *aggregate.measures)
+            ]
+            whole = f"select {', '.join([ticked(REPORT), *shown])} from ({whole})"
         named = f"select {', '.join([ticked(REPORT), *columns])} from ({whole})"
         return f"select *, {self._vnode()} as {ticked(VNODE)} from ({named})"
 

@@ -153,6 +153,7 @@ def merged(bound: BoundStage, vnodes: Sequence[int], epoch: Epoch) -> str:
     groups = f"select {keys}, {state} from {partials_table(target.id)} where {chosen} group by {keys}"
     names = ", ".join(map(quoted, stored_columns(target)))
     values = ", ".join(["_vnode", *_group_columns(bound, "true"), str(epoch)])
+    groups = _as_seen(bound, groups, ["_vnode"])
     return (
         f"insert into {state_table(target.id)} ({names}) select {values} from ({groups}) groups order by {_key(bound)}"
     )
@@ -200,11 +201,23 @@ def found_groups(bound: BoundStage, delta: str) -> str:
     columns = _group_columns(bound, lives)
     lookup = live_version(target, "d", f"t.ctid, t._from, {', '.join(f't.{one}' for one in measures)}")
     sums = f"select {vnode_of(bound)} as _vnode, * from ({_with_always(bound, delta)}) sums order by {_key(bound)}"
-    return (
-        f"select _vnode, {', '.join(columns)}, {lives} as _to, _from, ctid from ("
+    groups = (
         f"select d._vnode, {', '.join(f'd.{one}' for one in keys)}, {', '.join(state)}, t._from, t.ctid"
-        f" from ({sums}) d left join lateral ({lookup}) t on true where {changes}) groups"
+        f" from ({sums}) d left join lateral ({lookup}) t on true where {changes}"
     )
+    groups = _as_seen(bound, groups, ["_vnode", "_from", "ctid"])
+    return f"select _vnode, {', '.join(columns)}, {lives} as _to, _from, ctid from ({groups}) groups"
+
+
+def _as_seen(bound: BoundStage, groups: str, beside: Sequence[str]) -> str:
+    """Print the query for groups with their keys as their rows show them. `beside` are further columns."""
+    aggregate = bound.stage.aggregate
+    assert aggregate is not None
+    if not aggregate.looks:
+        return groups
+    looks = {one.name: one.sql for one in aggregate.looks}
+    state = [f"{looks.get(name, quoted(name))} as {quoted(name)}" for name in aggregate.state]
+    return f"select {', '.join([*beside, *state])} from ({groups}) unseen"
 
 
 def _with_always(bound: BoundStage, delta: str) -> str:

@@ -1,5 +1,6 @@
 """Compare a view with the state store's result of its query. One statement reads both, at one published epoch."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -8,8 +9,11 @@ from service.domain.job import Job, JobState
 from service.operations.naming import named
 from service.operations.offload import parsed
 from service.operations.world import World
+from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, RequestId
-from service.protocol.relation import RelationKind
+from service.protocol.plan import JobPlan
+from service.protocol.quoting import quoted
+from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Engine, Verified
 from service.sql.statements.views import CreateMaterializedView
 
@@ -20,10 +24,10 @@ _MODULUS: Final = 1 << 64
 
 # The query comes first, where no other name of this statement hides a user's relation. Rows are compared as texts.
 _COMPARED: Final = """
-with wanted as materialized (select tidefill_row::text as line from (
+with wanted as materialized (select {row}::text as line from (
 {query}
 ) tidefill_row),
-held as materialized (select tidefill_row::text as line from public.{view} tidefill_row),
+held as materialized (select {row}::text as line from public.{view} tidefill_row),
 counted as (
     select line, sum(n) as missing
     from (select line, 1 as n from wanted union all select line, -1 from held) every
@@ -49,14 +53,16 @@ async def compare(world: World, job: Job) -> Verified:
         # The statement reads this published epoch or a later one.
         epoch = (await tx.graphs.state(DATABASE_GRAPH)).published
         asked = await tx.statements.reserve()
+        plans = await tx.plans.of([job.id])
     if job.kind is not RelationKind.MATERIALIZED_VIEW:
         raise Conflict(f'"{job.name}" is a {job.kind}: the store has an answer for materialized views alone')
     if job.state is not JobState.CREATED or found is None or not found.readable:
         raise Conflict(f'"{job.name}" cannot be read yet: the store\'s answer is compared with what can')
     statement = await parsed(world.parsers, found.definition)
     assert isinstance(statement, CreateMaterializedView), statement
-    quoted = '"' + job.name.replace('"', '""') + '"'
-    sql = _COMPARED.format(query=statement.sql, view=quoted, most=DIFFERING_MAX)
+    assert found.entry is not None, found
+    row = _row(found.entry.relation, plans)
+    sql = _COMPARED.format(row=row, query=statement.sql, view=quoted(job.name), most=DIFFERING_MAX)
     result = await world.reader.query(sql, row_limit=DIFFERING_MAX + 2, timeout_ms=int(WAIT.total_seconds() * 1000))
     counts = {what: (int(rows), _digest(total)) for what, rows, total in result.rows if rows is not None}
     lines = [(what, line) for what, rows, line in result.rows if rows is None]
@@ -73,6 +79,29 @@ async def compare(world: World, job: Job) -> Verified:
         rows_missing=tuple(line for what, line in lines if what == "missing"),
         rows_extra=tuple(line for what, line in lines if what == "extra"),
     )
+
+
+def _row(relation: Relation, plans: Sequence[JobPlan]) -> str:
+    """Print the row that is compared.
+
+    Of keys that are equal and look different, as -0 and 0, a group shows one that its rows have. Which one Postgres's
+    answer shows depends on the order of rows, so values of such types are compared by value then.
+    """
+    chosen = any(
+        stage.partition is not None or (stage.aggregate is not None and stage.aggregate.looks)
+        for plan in plans
+        for stage, _ in plan.staged
+    )
+    if not (chosen and any(column.type.looks_differ for column in relation.visible)):
+        return "tidefill_row"
+    return f"row({', '.join(_by_value(column) for column in relation.visible)})"
+
+
+def _by_value(column: Column) -> str:
+    name = f"tidefill_row.{quoted(column.name)}"
+    if not column.type.looks_differ:
+        return name
+    return f"trim_scale({name})" if column.type.unbounded else f"({name} + 0::{column.type})"
 
 
 def _digest(total: str) -> str:

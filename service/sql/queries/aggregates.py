@@ -17,7 +17,7 @@ from service.sql.expressions.allowed import called_name
 from service.sql.queries.allowed import LINEAR, is_aggregate
 from service.sql.queries.blocks import Block, Output, filtered, foreign, merged
 from service.sql.queries.nodes import bare, column, columns_of, named, operand, parsed, printed, rewritten
-from service.sql.queries.parts import PART, ordered_within, stored_input
+from service.sql.queries.parts import LEAST, PART, first_of, ordered_within, stored_input
 from service.sql.queries.relations import (
     BRANCH,
     NAMELESS,
@@ -340,14 +340,20 @@ def _by_parts(
     order = source.key
     shown = [Output(one.name, column(PART, name)) for one, name in zip(keys, columns, strict=True)]
     made = [Output(name, ordered_within(source.over_part(call), order)) for name, call in calls]
+    seen = [
+        *(replace(one, value=first_of(one.value, order)) for one in shown),
+        *(replace(one, value=ordered_within(one.value, order, LEAST)) for one in made),
+    ]
     if not keys:
         shown.append(Output(ONE, parsed("1::smallint")))
+        seen.append(shown[0])
     group = f" GROUP BY {', '.join(printed(one.value) for one in shown)}" if keys else ""
     body = Parted(
         source=source.one,
         where=source.where,
         columns=tuple(dict.fromkeys(columns)),
         sql=f'SELECT {output_text([*shown, *made])} FROM "part"{group}',
+        seen=f'SELECT {output_text(seen)} FROM "part"{group}',
         reads=frozenset({*columns, *(name for one in made for alias, name in columns_of(one.value) if alias == PART)}),
         key=tuple(KeyColumn(name=one.name) for one in shown),
         outputs=outputs,

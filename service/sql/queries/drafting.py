@@ -203,6 +203,7 @@ def _grouped(body: Grouped, targets: dict[int, int], target: int) -> Iterator[Dr
                 results=tuple(one for one in results if one.name not in stored),
                 always=not members,
                 padded=frozenset(names[one.name] for at, one in enumerate(body.keys) if at not in members),
+                seen=None if body.seen is None else _text(body.seen),
             ),
             places=_places(outputs),
         )
@@ -271,6 +272,7 @@ def _parted(body: Parted, targets: dict[int, int], target: int) -> Draft:
             order=body.order,
             first=first_rows(body.ranked, body.having) if body.ranked is not None else "",
         ),
+        seen=f"SELECT {output_text(shown)} FROM ({body.seen}) AS {quoted(_INNER)}{where}" if body.seen else None,
         places=_places(outputs),
     )
 

@@ -38,13 +38,15 @@ class Result:
 class Grouping:
     """The aggregate of a draft whose `rows` are the group's keys.
 
-    Keys in `padded` are NULL in this draft, because another draft of the target groups by them.
+    Keys in `padded` are NULL in this draft, because another draft of the target groups by them. A group looks as its
+    rows that satisfy `seen` do.
     """
 
     calls: tuple[Call, ...]
     results: tuple[Result, ...]
     always: bool
     padded: frozenset[str] = frozenset()
+    seen: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Draft:
 
     `columns` are the target's columns in order; the first `visible` ones are not hidden. An aggregate's sums follow
     them. A `final` draft writes the view. `rows` are all columns, or an aggregate's keys, or nothing for a partition.
+    `seen` is the query of the partition if a column has values that are equal and look different.
     `branches` has the joins and the rows of all drafts of a target of several branches, so that their common types can
     be described.
     """
@@ -69,6 +72,7 @@ class Draft:
     grouping: Grouping | None = None
     partition: Partition | None = None
     final: bool = False
+    seen: str | None = None
     branches: tuple[tuple[tuple[Join, ...], tuple[Value, ...]], ...] = ()
     places: dict[str, int] = field(default_factory=dict[str, int])
     """The position of each column in the statement, as far as known."""

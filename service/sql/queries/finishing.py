@@ -44,6 +44,8 @@ def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, 
     )
     draft = replace(draft, distribution=_distribution(draft, relations))
     partition = draft.partition
+    if partition is not None and draft.seen is not None and any(kind.looks_differ for kind in kinds.values()):
+        partition = partition.model_copy(update={"sql": draft.seen})
     if partition is not None and any(
         _differs(kinds[name], text) for name, text in zip(draft.columns, types, strict=True)
     ):
@@ -98,6 +100,7 @@ def _finished_aggregate(
         measures.result(call, argument, kind)
         for call, argument, kind in zip(grouping.calls, arguments, called, strict=True)
     ]
+    looks = {row.name: measures.look(row.name, row.sql, keys[row.name], grouping.seen) for row in draft.rows}
     kinds: dict[str, ColumnType] = {name: keys[name] for name in draft.columns if name in keys}
     values: list[Value] = []
     for name, (one, text) in results.items():
@@ -117,6 +120,7 @@ def _finished_aggregate(
         aggregate=Aggregate(
             keys=tuple(keys), measures=tuple(one.name for one in measures.rows), results=tuple(values),
             always=grouping.always,
+            looks=tuple(Value(name=name, sql=sql) for name, sql in looks.items() if sql is not None),
         ),
         distribution=draft.distribution,
     )  # fmt: skip

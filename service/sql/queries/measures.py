@@ -21,6 +21,7 @@ _FLOATS: Final = frozenset({"real", "double precision"})
 _COLUMN: Final = re.compile(r'"(?:[^"]|"")*"\."(?:[^"]|"")*"')
 _BIGINT: Final = ColumnType(TypeName.BIGINT)
 _NUMERIC: Final = ColumnType(TypeName.NUMERIC)
+MINUS_ZERO: Final = "({0})::double precision::text = '-0'"
 _SCALE_DIGITS: Final = 18
 """An aggregate counts its rows of each scale in so many decimal digits of one number."""
 
@@ -63,6 +64,24 @@ class Measures:
             message = f"{call.function} of a value of type {argument} is not supported in a view: use a number"
             raise Invalid(message)
         return self._known(call, _FORMULAS[call.function](self, call, kind, result))
+
+    def look(self, name: str, sql: str, kind: ColumnType, seen: str | None) -> str | None:
+        """Return the SQL of a group's key `name` as its rows show it, or None if equal keys always look alike.
+
+        Of -0 and 0 it is 0, if there is one, and of 2.5 and 2.500 the longest. Rows count that satisfy `seen`.
+        """
+        key = quoted(name)
+        if not kind.looks_differ:
+            return None
+        if not kind.unbounded:
+            zero = f"{sql} = 0 and not {MINUS_ZERO.format(sql)}"
+            plain = self._counted(Call("count", sql, None, seen), zero)
+            shown = f"(case when {plain} > 0 then '0'::{kind} else '-0'::{kind} end)"
+            return f"(case when {key} = 0 then {shown} else {key} end)"
+        scale = self._scale(Call("sum", sql, sql, seen), "numeric")
+        # A group of which no row is seen keeps its value.
+        shown = f"round({key}, greatest({scale}, min_scale({key})))"
+        return scale and f"(case when {key} in ('NaN', 'Infinity', '-Infinity') then {key} else {shown} end)"
 
     def _known(self, call: Call, sql: str) -> str:
         """Return the result where a value that is not NULL has been counted, else NULL."""

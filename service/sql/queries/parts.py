@@ -1,6 +1,6 @@
 """Find the one stored input of a partition stage, and make orders within it total."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from service.sql.expressions.allowed import called_name
 from service.sql.queries.blocks import Block, Occurrence, Output, foreign
-from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, printed, rewritten
+from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, parsed, printed, rewritten
 
 if TYPE_CHECKING:
     from service.sql.queries.planner import Planner
@@ -20,6 +20,8 @@ _ORDERED: Final = frozenset(
     var_pop var_samp variance""".split()  # noqa: SIM905 - a list of words reads best as words
 )
 """Aggregates whose result can depend on the order of rows. For sums that is so with floats."""
+LEAST: Final = frozenset({"min", "max"})
+"""Aggregates that choose among equal values by the order of rows. Equal ones may look different, as -0 and 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,11 +103,16 @@ def sorting_columns(items: Sequence[exp.Ordered]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def ordered_within(call: exp.Expr, order: Sequence[exp.Expr]) -> exp.Expr:
-    """Return an aggregate whose rows have a total order: the one written, then the input's key."""
+def first_of(value: exp.Expr, order: Sequence[exp.Expr]) -> exp.Expr:
+    """Return the value that the first row has."""
+    return parsed(f"(array_agg({printed(value)} ORDER BY {', '.join(map(printed, order))}))[1]")
+
+
+def ordered_within(call: exp.Expr, order: Sequence[exp.Expr], names: Collection[str] = _ORDERED) -> exp.Expr:
+    """Return an aggregate, if it is one of `names`, over rows in a total order: that written, then that of the key."""
     if isinstance(call, exp.Filter):
-        return exp.Filter(this=ordered_within(call.this, order), expression=call.expression)
-    if not isinstance(call, exp.Anonymous) or called_name(call) not in _ORDERED or not call.expressions:
+        return exp.Filter(this=ordered_within(call.this, order, names), expression=call.expression)
+    if not isinstance(call, exp.Anonymous) or called_name(call) not in names or not call.expressions:
         return call
     last = call.expressions[-1]
     if any(isinstance(one, exp.Distinct) for one in call.expressions) or _is_distinct(last):

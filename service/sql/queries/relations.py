@@ -40,13 +40,17 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouped:
-    """The groups of a block. Each of `sets` has the numbers of the keys by which one grouping set groups."""
+    """The groups of a block. Each of `sets` has the numbers of the keys by which one grouping set groups.
+
+    The keys of a group look as in its rows that satisfy `seen`.
+    """
 
     block: Block
     keys: tuple[Output, ...]
     calls: tuple[tuple[str, exp.Expr], ...]
     outputs: tuple[Output, ...]
     sets: tuple[tuple[int, ...], ...]
+    seen: exp.Expr | None = None
 
     @property
     def branched(self) -> bool:
@@ -73,7 +77,8 @@ class Parted:
 
     `key` has columns of the query. `where` filters the input and `having` the query's rows. `order` are the columns by
     which the query sorts a part, as far as they have one direction. With `ranked`, a condition of `having` may leave
-    only its first rows.
+    only its first rows. `seen` is the query where equal values may look different, for results that do not depend on
+    the order of rows.
     """
 
     source: Occurrence
@@ -88,6 +93,7 @@ class Parted:
     not_null: frozenset[str] = frozenset()
     order: tuple[str, ...] = ()
     ranked: Ranked | None = None
+    seen: str = ""
 
 
 Body = Rows | Grouped | Parted

@@ -91,16 +91,17 @@ def _compared(planner: "Planner", node: exp.SetOperation, scope: Scope) -> Block
     side = printed(both.outputs[-1].value)
     calls = tuple((f"c{number}", parsed(f"count(*) FILTER (WHERE {side} = {number})")) for number in (0, 1))
     listed = [*(one.name for one in keys), "c0", "c1"]
+    within = isinstance(node, exp.Intersect)
     body = Grouped(
         replace(both, outputs=()),
         keys,
         calls,
         tuple(Output(name, column(NAMELESS, name)) for name in listed),
         (tuple(range(len(keys))),),
+        seen=None if within else parsed(f"{side} = 0"),
     )
     reading = planner.made.reading(planner.made.add(body))
     first, second = (one.value for one in reading.outputs[-2:])
-    within = isinstance(node, exp.Intersect)
     outputs = tuple(
         replace(one, name=name.name, place=name.place) for one, name in zip(reading.outputs[:-2], names, strict=True)
     )

@@ -31,8 +31,20 @@ from service.sql.expressions.allowed import called_name
 from service.sql.expressions.contexts import passed_on
 from service.sql.expressions.operators import truth
 from service.sql.expressions.scalar import Scope
-from service.sql.expressions.typed import INTEGERS, NUMERIC, TEXT, Typed, coerced, digits, numeric, quoted_name
-from service.sql.queries.nodes import bare
+from service.sql.expressions.typed import (
+    BOOLEAN,
+    DOUBLE,
+    INTEGERS,
+    NUMERIC,
+    TEXT,
+    Typed,
+    coerced,
+    digits,
+    numeric,
+    quoted_name,
+)
+from service.sql.queries.measures import MINUS_ZERO
+from service.sql.queries.nodes import bare, parsed
 from service.sql.queries.relations import ONE
 from service.sql.text.tree import Tree, identifier
 
@@ -55,6 +67,7 @@ _CASES: Final = {
     "upper": f"'{ascii_lowercase}', '{ascii_uppercase}'",
 }
 """The letters that a function replaces, and by which."""
+_MINUS_ZERO: Final = parsed(MINUS_ZERO.format("0"))
 _SPECIAL: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _Name = tuple[str | None, str]
 E = TypeVar("E", bound=Expression)
@@ -80,9 +93,23 @@ class _Scope(Scope):
             return self._finite(node)
         if isinstance(node, exp.Anonymous) and called_name(node) in _CASES:
             return self._cased(node)
+        if isinstance(node, exp.EQ) and node.expression == _MINUS_ZERO.expression:
+            found = self._minus_zero(node)
+            if found is not None:
+                return found
         if isinstance(node.this if isinstance(node, exp.Escape) else node, exp.ILike):
             raise Invalid("only the state store ignores case as Postgres does")
         return Scope.bind(self, node)
+
+    def _minus_zero(self, node: exp.EQ) -> Typed | None:
+        """Bind the question whether a float is -0, which Spark prints otherwise. None for another comparison."""
+        text = node.this
+        if not isinstance(text, exp.Cast) or text.to != _MINUS_ZERO.this.to or not isinstance(text.this, exp.Cast):
+            return None
+        value = self.bind(text.this)
+        if value.type != DOUBLE:
+            return None
+        return replace(value, sql=f"(cast({value.sql} as string) = '-0.0')", type=BOOLEAN, column=None)
 
     def _cased(self, node: exp.Anonymous) -> Typed:
         """Bind a change of case. A text without a column has the collation of the database, which may be any."""
@@ -176,7 +203,8 @@ def _with_results(aggregate: Aggregate, binder: "_Binder", target: Relation) -> 
         values[None, name] = Typed(sql, kind, 0)
     over = _Binder(binder.relation, values)
     results = tuple(over.expression(one, target.column(one.name).type) for one in aggregate.results)
-    return aggregate.model_copy(update={"results": results})
+    looks = tuple(over.expression(one, target.column(one.name).type) for one in aggregate.looks)
+    return aggregate.model_copy(update={"results": results, "looks": looks})
 
 
 @dataclass
