@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import count
 
 import psycopg
 import pytest
@@ -16,7 +17,9 @@ from service.protocol.ids import DATABASE_GRAPH, GraphId
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
 FOR_EVER = 3600.0
-HELLO, NEVER = GraphId(99), GraphId(98)
+HELLOS = map(GraphId, count(100))
+"""A topic for each call of `heard_by_all`: a signal of an earlier one that comes late is not taken for its own."""
+NEVER = GraphId(99)
 
 
 @asynccontextmanager
@@ -37,16 +40,17 @@ async def exchanging(url: str, *names: str) -> AsyncGenerator[list[tuple[Exchang
 
 async def heard_by_all(mine: SharedSignals, others: list[SharedSignals]) -> None:
     """Return when the others hear a service: until it has met them it sends nothing."""
+    hello = next(HELLOS)
     for other in others:
-        before = said(other)
-        while said(other) == before:
-            mine.notify(HELLO)
-            await other.wait(0.05, topic=HELLO, since=other.heard(HELLO))
+        before = said(other, hello)
+        while said(other, hello) == before:
+            mine.notify(hello)
+            await other.wait(0.05, topic=hello, since=other.heard(hello))
 
 
-def said(signals: SharedSignals) -> int:
-    """How often HELLO was heard, without the signals of all topics."""
-    return signals.heard(HELLO) - signals.heard(NEVER)
+def said(signals: SharedSignals, topic: GraphId) -> int:
+    """How often a topic was heard, without the signals of all topics."""
+    return signals.heard(topic) - signals.heard(NEVER)
 
 
 @pytest.mark.parametrize("topic", [None, DATABASE_GRAPH, GraphId(7), Chore.ELECT])
