@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-dep
 SOURCES := service workers migrations tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-cdc serve test check lint style types format bench soak lock clean
+.PHONY: help venv demo demo-cdc serve test check lint style types format bench soak cluster lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,26 +57,39 @@ types: $(STAMP)
 test check: export TIDEFILL_SPARK_CONF := {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
 test check: export TIDEFILL_TEST_FSYNC := off
 
+# The rest of the tests is that of `soak` and of `cluster`.
+QUICK := not soak and not control_plane
+# $(call part,NAME,MARKERS,WHERE): a part only imports the tests that may be its own.
+part = $(BIN)/pytest --junitxml=$(DURATIONS)/$(1).xml -m "$(QUICK) and $(2)" $(3)
+DURATIONS := .cache/durations
+WHOLE := tests/e2e tests/attacks
+PARTS := --ignore=tests/e2e --ignore=tests/attacks --ignore=tests/soak tests
+
 # Whole processes and databases are waited for much of the time, and everything else takes what processors they leave.
-# What runs beside the processes that share a service is shown after them.
-test: $(STAMP) ## Everything but the long runs
+# What runs beside the processes that share a service is shown after them, and what took longest at the end.
+test: $(STAMP) ## Everything but the long runs and the cluster
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync style $(PREPARED)
-	@logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
-	$(MAKE) --no-print-directory types > $$logs/0 2>&1 & types=$$!; \
-	$(BIN)/pytest -m "not soak and own_service" > $$logs/1 2>&1 & own=$$!; \
-	$(BIN)/pytest -m "not soak and not e2e and postgres and not spark" > $$logs/2 2>&1 & databases=$$!; \
-	nice -n 10 $(BIN)/pytest -m "not soak and not e2e and (spark or not postgres)" > $$logs/3 2>&1 & others=$$!; \
-	$(BIN)/pytest -m "not soak and e2e and not own_service"; status=$$?; \
-	for part in $$types $$own $$databases $$others; do wait $$part || status=$$?; done; cat $$logs/*; exit $$status
+	@rm -rf $(DURATIONS); logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
+	$(call part,own,own_service,tests/e2e) > $$logs/1 2>&1 & own=$$!; \
+	$(call part,databases,not e2e and postgres and not spark,$(PARTS)) > $$logs/2 2>&1 & databases=$$!; \
+	nice -n 10 $(call part,others,not e2e and (spark or not postgres),$(PARTS)) > $$logs/3 2>&1 & others=$$!; \
+	nice -n 10 $(MAKE) --no-print-directory types > $$logs/0 2>&1 & types=$$!; \
+	$(call part,shared,e2e and not own_service,$(WHOLE)); status=$$?; \
+	for part in $$types $$own $$databases $$others; do wait $$part || status=$$?; done; cat $$logs/*; \
+	$(BIN)/python -m tests.support.durations $(DURATIONS); exit $$status
 
 check: lint ## What runs without Spark and without whole processes
-	$(BIN)/pytest -m "not spark and not e2e and not soak"
+	$(BIN)/pytest -m "not spark and not e2e and $(QUICK)" $(PARTS)
 
 bench: $(PREPARED) ## Measure, and print figures and ratios; BENCH="--rows 1000000 --only backfill" for a part
 	$(BIN)/python -m tests.bench $(BENCH)
 
 soak: $(PREPARED) ## The long runs; SOAK_SECONDS=60 for each
 	$(BIN)/pytest -m soak --timeout 0 -rP
+
+cluster: export TIDEFILL_TEST_CONTROL_PLANE := build
+cluster: $(PREPARED) ## Chart, workers and faults on a real control plane of Kubernetes; needs Go
+	$(BIN)/pytest -m control_plane
 
 format: $(STAMP) ## Put the sources in form
 	$(BIN)/ruff format $(SOURCES)

@@ -13,6 +13,7 @@ from service.protocol.relation import Relation, state_table
 from service.sql.queries import aggregates, finishing, measures, tables
 from service.sql.queries.drafts import Draft
 from tests.differential.stage_run import Case, Outcome, live
+from tests.support.sampling import sampled
 from workers.backfill.stages import BoundStage
 from workers.state_store import stage_blocks, stage_parts, stage_sql
 from workers.state_store.stage_delta import NEW, Delta, states_of
@@ -118,7 +119,7 @@ def lived(url: str, query: str, seed: int) -> Outcome:
     return case.outcome
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", sampled(PLANTED))
 def test_schedules_find_a_planted_bug(postgres_url: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     module, attribute, planted, query = PLANTED[name]
     with monkeypatch.context() as patch:

@@ -5,6 +5,7 @@ again, or some of its cases: `python -m tests.differential.stage_run SEED [CASE 
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,15 +19,16 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
-SEEDS = range(1, 7)
-"""300 cases."""
+SEEDS = (range(1, 3), pytest.param(range(3, 7), marks=pytest.mark.soak))
+"""100 cases in `make test`, and 200 more in `make soak`."""
 READ_BY_BOTH = 5
 """At least so many of a world's queries are computed by Spark."""
 
 
-def test_i1_i12_views_hold_what_their_queries_answer(postgres_url: str) -> None:
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+def test_i1_i12_views_hold_what_their_queries_answer(postgres_url: str, seeds: Sequence[int]) -> None:
     total = Totals()
-    for seed in SEEDS:
+    for seed in seeds:
         cases = drawn(seed, CASES)
         asyncio.run(live(postgres_url, cases))
         total.cases += cases

@@ -54,8 +54,19 @@ def bring(service: Service, state: str) -> int:
 CANCEL, DROP = "CANCEL JOBS {job}", "DROP MATERIALIZED VIEW m"
 
 
-@pytest.mark.parametrize("end", [CANCEL, DROP])
-@pytest.mark.parametrize("state", ["Queued", "Creating", "paused", "Created"])
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [
+        ("Queued", CANCEL),
+        ("Creating", CANCEL),
+        ("paused", DROP),
+        ("Created", DROP),
+        pytest.param("Queued", DROP, marks=pytest.mark.soak),
+        pytest.param("Creating", DROP, marks=pytest.mark.soak),
+        pytest.param("paused", CANCEL, marks=pytest.mark.soak),
+        pytest.param("Created", CANCEL, marks=pytest.mark.soak),
+    ],
+)
 def test_nothing_is_left(service: Service, state: str, end: str) -> None:
     """I9: when the answer is there, everything else is gone."""
     service.run("CREATE TABLE history (v int PRIMARY KEY)")

@@ -51,6 +51,7 @@ def until_read(service: Service, jobs: dict[str, int], name: str, above: int = 0
     )
 
 
+@pytest.mark.soak
 def test_dimensions_are_read_before_the_fact(service: Service) -> None:
     """Scenario 25 with 10,000 sales."""
     cars_are_read_in_order(service, 10_000, 4_000)

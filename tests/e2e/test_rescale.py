@@ -36,6 +36,7 @@ def altered(service: Service, text: str, job: int, *, to: int) -> None:
     service.verified("copied")
 
 
+@pytest.mark.soak
 def test_a_job_is_rescaled_up_and_down_while_it_is_created_and_over_a_kill(service: Service) -> None:
     service.run("CREATE TABLE history (id int PRIMARY KEY, v int)")
     service.run(f"INSERT INTO history SELECT g, g FROM generate_series(1, {ROWS}) g")

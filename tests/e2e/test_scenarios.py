@@ -169,6 +169,7 @@ def test_a_recovery_does_not_bring_an_old_limit_back(service: Service) -> None:
     assert equal(service, jobs, "SELECT * FROM t13") == 1_000
 
 
+@pytest.mark.soak
 def test_progress_goes_on_where_it_was_when_the_worker_is_killed(service: Service) -> None:
     """Scenario 19; I6."""
     table(service, "t19", 1_000)

@@ -17,6 +17,7 @@ from service.api.app import create_app
 from service.operations.rows.bulk import Form
 from service.operations.world import World
 from tests.support.http import OPEN, Checks
+from tests.support.sampling import SHARE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -24,6 +25,7 @@ SLOW = {"/v1/recover", "/v1/jobs/{job}/wait", "/v1/events"}
 """A recovery makes what follows wait for it; waiting for a job is waiting; a stream never ends."""
 SETTINGS = "/v1/system-parameters"
 EXAMPLES = 20
+"""Of each operation, in `make soak`."""
 QUICK = {"barrier_interval_ms": 100}
 """Much of what is asked waits for a barrier."""
 TIMEOUT_SECONDS = 60
@@ -60,11 +62,27 @@ def left_as_found(live_service: LiveService) -> Iterator[None]:
         assert resumed.status_code == 200, resumed.text
 
 
+def drawn(examples: int) -> settings:
+    return settings(
+        max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    )
+
+
 @for_every_operation
-@settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
+@drawn(EXAMPLES // SHARE)
 def test_no_request_breaks_the_service(case: "schemathesis.Case[Any]", live_service: LiveService) -> None:
+    judge(case, live_service)
+
+
+@pytest.mark.soak
+@for_every_operation
+@drawn(EXAMPLES)
+def test_no_request_of_many_breaks_the_service(case: "schemathesis.Case[Any]", live_service: LiveService) -> None:
+    judge(case, live_service)
+
+
+def judge(case: "schemathesis.Case[Any]", live_service: LiveService) -> None:
+    """Make the request, and assert that the answer is as documented."""
     response = case.call(base_url=live_service.url, headers=bearer(live_service), timeout=TIMEOUT_SECONDS)
     if case.operation.path == SETTINGS and case.method == "PATCH":
         # An interval of an hour would have every later statement wait for it.

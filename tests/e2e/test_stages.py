@@ -29,7 +29,9 @@ def benchmark() -> Iterator[Service]:
         yield service
 
 
-@pytest.mark.parametrize("queries", [tpch_at(SCALE), nexmark_of(BIDS)], ids=["tpch", "nexmark"])
+@pytest.mark.parametrize(
+    "queries", [pytest.param(tpch_at(SCALE), marks=pytest.mark.soak), nexmark_of(BIDS)], ids=["tpch", "nexmark"]
+)
 def test_i1_i3_i12_all_queries_are_followed_through_kills(benchmark: Service, queries: Benchmark) -> None:
     followed = Followed(benchmark, queries, ENGINE)
     followed.prepare()

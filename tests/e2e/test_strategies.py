@@ -33,6 +33,7 @@ def write(service: Service, step: int) -> None:
         answer.result()
 
 
+@pytest.mark.soak
 def test_a_no_shuffle_view_is_paused_throttled_and_killed_while_its_table_changes(service: Service) -> None:
     """I1, I3, I4; its parallelism is that of its upstream and stays so."""
     service.run("CREATE TABLE history (id int PRIMARY KEY, v int)")

@@ -59,7 +59,7 @@ class MarksStrictlyBesideItsUpstream(MarksStrictly):
     "arrangement",
     [
         MarksStrictly,
-        MarksStrictlyBesideItsUpstream,
+        pytest.param(MarksStrictlyBesideItsUpstream, marks=pytest.mark.soak),
         ForgetsBufferedRowsAtAForcedFinish,
         ForgetsTheLastPage,
         ReadsAtPrev,
@@ -202,6 +202,7 @@ def test_a_bucket_that_saves_up_for_ever_is_found(monkeypatch: pytest.MonkeyPatc
     assert "I4" in found()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_pause_that_a_recovery_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forgotten(self: FakeGraphs, graph: GraphId, *, paused: bool, now: datetime) -> None:

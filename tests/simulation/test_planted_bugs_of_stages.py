@@ -43,6 +43,7 @@ def test_a_window_that_begins_at_the_graphs_epoch_before_is_found(monkeypatch: p
     assert "I1" in said or "I6" in said
 
 
+@pytest.mark.soak
 def test_a_window_that_forgets_what_is_left_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: the first epoch in the database graph reads the changes since the last replayed one."""
 
@@ -99,6 +100,7 @@ def test_history_that_is_read_at_the_present_epoch_is_found(monkeypatch: pytest.
     assert "I1" in found(staging=True)
 
 
+@pytest.mark.soak
 def test_a_first_epoch_that_does_not_ask_what_has_changed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: this epoch's runners do not know of the time before it."""
 
@@ -158,6 +160,7 @@ def test_a_merge_that_begins_anew_after_a_recovery_is_found(monkeypatch: pytest.
     found(near=560, staging=True)
 
 
+@pytest.mark.soak
 def test_a_recovery_that_forgets_partial_groups_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I3: pages of an epoch that was never committed are read again."""
     rolled_back = StoredTable.roll_back
@@ -204,6 +207,7 @@ def test_one_prefix_for_both_sides_of_a_self_join_is_found(
     assert "I1" in found(staging=True)
 
 
+@pytest.mark.soak
 def test_an_operator_that_is_blind_while_nothing_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I1, I5: what was read changes also while its scan is paused or waits."""
     ran = Operator.run

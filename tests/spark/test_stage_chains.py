@@ -12,6 +12,7 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, state_table
 from service.protocol.request import Verified, Verify, VerifyStage
 from service.protocol.stage_spark import spark_reason, verify_reason
+from tests.support.sampling import sampled
 from tests.support.stage_chains import GENERATION, Chain, Chains
 from tests.support.stage_world import Made
 from tests.support.state_store import prepared_store
@@ -113,7 +114,7 @@ def verified(spark: SparkSession, chains: Chains, chain: Chain) -> Verified:
     return verify(spark, store, request, parallelism=2)
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", sampled(QUERIES))
 async def test_i12_both_engines_and_the_query_agree(
     chains: Chains, spark: SparkSession, in_spark: Made, query: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from service.protocol.relation import Relation
 from tests.support import queries_forms, queries_nexmark, queries_tpch
 from tests.support.arranged_chains import Arranged
+from tests.support.sampling import sampled
 from tests.support.stage_chains import Chains, shuffled
 from tests.support.state_store import Store, prepared_store
 from workers.backfill.stages import Reached
@@ -70,12 +71,14 @@ async def followed(store: Store, suite: Any, queries: Collection[str], seed: int
     return wrong
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", sampled(range(2)))
 async def test_i1_i12_queries_of_every_form_follow_their_prefixes(store: Store, seed: int) -> None:
     assert await followed(store, queries_forms, FORMS, seed) == []
 
 
-@pytest.mark.parametrize("suite", [queries_tpch, queries_nexmark], ids=["tpch", "nexmark"])
+@pytest.mark.parametrize(
+    "suite", [pytest.param(queries_tpch, marks=pytest.mark.soak), queries_nexmark], ids=["tpch", "nexmark"]
+)
 async def test_i1_i12_the_queries_of_a_benchmark_follow_their_prefixes(store: Store, suite: Any) -> None:
     assert await followed(store, suite, suite.QUERIES.values(), 3) == []
 
@@ -122,7 +125,7 @@ PLANTED: Final = {
 }
 
 
-@pytest.mark.parametrize("rule", PLANTED)
+@pytest.mark.parametrize("rule", sampled(PLANTED))
 async def test_a_broken_rule_is_found(store: Store, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     owner, name, planted, query = PLANTED[rule]
     monkeypatch.setattr(owner, name, planted)
