@@ -1,7 +1,9 @@
 """Fixtures every area shares."""
 
 import asyncio
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +19,7 @@ from tests.support.kubelet.images import as_written
 from tests.support.kubelet.kubelet import Kubelet, running_kubelet
 from tests.support.lock_order import Watch
 from tests.support.postgres import embedded_postgres, fresh_database
+from tests.support.run_directories import clear_abandoned
 from tests.support.service import Service, data_directory, running
 
 if TYPE_CHECKING:
@@ -37,6 +40,11 @@ def pytest_configure() -> None:
     # The default prints the locals of every frame, which takes seconds.
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, plain])
+
+
+def pytest_sessionstart() -> None:
+    """Clear away what killed runs have left."""
+    clear_abandoned(Path(tempfile.gettempdir()))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

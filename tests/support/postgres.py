@@ -6,27 +6,24 @@ the power plug, so none depends on it).
 
 import os
 import secrets
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
 from service.embedded.postgres import EmbeddedPostgres
+from tests.support.run_directories import run_directory
 
 
 @contextmanager
 def embedded_postgres() -> Generator[str]:
     """Run a server in a directory of its own; its URL names a superuser."""
-    with tempfile.TemporaryDirectory(prefix="tidefill-test-", ignore_cleanup_errors=True) as directory:
-        # The server's account may be another one than ours: it has to pass through.
-        Path(directory).chmod(0o711)
+    with run_directory() as directory:
         relaxed = os.environ.get("TIDEFILL_TEST_FSYNC") == "off"
         settings = {"max_prepared_transactions": "10", **({"fsync": "off"} if relaxed else {})}
-        server = EmbeddedPostgres(Path(directory), settings)
+        server = EmbeddedPostgres(directory, settings)
         url = server.start()
         try:
             yield url

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from service.launchers.worker_home import abandoned_homes
 from tests.support.processes import name_of as name_of
 from tests.support.processes import parent_of, processes, state_of
 from tests.support.processes import session_of as session_of
+from tests.support.run_directories import run_directory
 from tests.support.waiting import PATIENCE, until
 from tests.support.waiting import Repeating as Repeating
 
@@ -46,9 +46,8 @@ class ProblemError(Exception):
 @contextmanager
 def data_directory() -> Generator[Path]:
     """An empty directory that the embedded server's own account can pass through."""
-    with tempfile.TemporaryDirectory(prefix="tidefill-e2e-", ignore_cleanup_errors=True) as directory:
-        Path(directory).chmod(0o711)
-        yield Path(directory) / "data"
+    with run_directory() as directory:
+        yield directory / "data"
 
 
 @dataclass

@@ -1,9 +1,7 @@
 """A second Postgres, where a commit can be made to wait for a standby: in the log, and not yet visible."""
 
-import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from tests.support.cdc_steps import Started, put
 from tests.support.postgres import fresh_database
 from tests.support.production import started as started_server
 from tests.support.real_cdc import CdcWorld, External, Followed, LocalPages
+from tests.support.run_directories import run_directory
 from tests.support.state_store import prepared_store
 from workers.cdc import backoff
 from workers.runners import source_scan as executor
@@ -21,8 +20,7 @@ from workers.runners import source_scan as executor
 @pytest.fixture(scope="session")
 def external_server() -> Iterator[str]:
     """Sessions commit locally unless they say otherwise."""
-    with tempfile.TemporaryDirectory(prefix="tidefill-test-", ignore_cleanup_errors=True) as directory:
-        Path(directory).chmod(0o711)
+    with run_directory() as directory:
         settings = {
             "synchronous_standby_names": "nobody",
             "synchronous_commit": "local",
@@ -32,7 +30,7 @@ def external_server() -> Iterator[str]:
             "max_wal_size": "1GB",
             "min_wal_size": "80MB",
         }
-        server = EmbeddedPostgres(Path(directory), settings)
+        server = EmbeddedPostgres(directory, settings)
         url = started_server(server)
         try:
             yield url

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from service.sources.replication import PostgresReplication
 from tests.support.cdc_steps import Started, add, finish
 from tests.support.cdc_tables import NUMBERS
 from tests.support.real_cdc import CdcWorld, External, LocalPages
+from tests.support.run_directories import run_directory
 from tests.support.state_store import prepared_store
 from workers.cdc import backoff
 from workers.runners import source_scan as executor
@@ -28,9 +28,8 @@ SMALL = {"shared_buffers": "64MB", "wal_buffers": "4MB", "max_wal_size": "200MB"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tidefill-test-", ignore_cleanup_errors=True) as directory:
-        Path(directory).chmod(0o711)
-        yield Path(directory)
+    with run_directory() as directory:
+        yield directory
 
 
 async def test_a_server_without_the_slot_is_named_and_breaks_nothing(started: Started, folder: Path) -> None:

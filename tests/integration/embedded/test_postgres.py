@@ -5,7 +5,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from service.embedded.cluster import EmbeddedPostgresFailed
 from service.embedded.postgres import DataDirectoryInUse, EmbeddedPostgres
 from service.embedded.server_account import ServerAccount, server_account
+from tests.support.run_directories import run_directory
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -36,9 +36,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def data_dir() -> Generator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tidefill-test-") as directory:
-        Path(directory).chmod(0o711)
-        yield Path(directory)
+    with run_directory() as directory:
+        yield directory
 
 
 @pytest.fixture
