@@ -1,4 +1,4 @@
-"""Decide which statements share an epoch, and which get an epoch of their own (I13).
+"""Decide which statements share an epoch, and which get an epoch of their own (I13). Next: `service.domain.loads`.
 
 `tries` counts the epochs that carried a statement without a result, for a reason that may be the statement's. Either
 the statement overran its share of the epoch's time, or the epoch was abandoned. From `SINGLY` tries on, a barrier
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from service.protocol.dml import InsertStaged, Statement
-from service.protocol.ids import RelationId, StatementId
+from service.protocol.ids import StatementId
 
 STATEMENTS_MAX: Final = 5_000
 """How many statements one barrier carries. It bounds the epoch's transaction (I8)."""
@@ -19,8 +18,6 @@ BYTES_MAX: Final = 16 << 20
 
 Postgres refuses a document above 256 MB, and both the worker and the service handle all statements at once.
 """
-SLICE_ROWS: Final = 100_000
-"""How many staged rows one epoch moves. It is about half a second of work, so that barriers keep their interval."""
 SINGLY: Final = 2
 """After two abandoned epochs of the same statements, a third one would probably be abandoned as well."""
 TRIES_MAX: Final = 10
@@ -64,38 +61,6 @@ class SinglesTurn:
         """Record how long a statement took that had an epoch of its own."""
         if seconds > _BRIEF:
             self.due = now + min(seconds * _REST, _REST_MAX)
-
-
-def slices(waiting: Sequence[tuple[Statement, int]]) -> tuple[Statement, ...]:
-    """Return the statements that one barrier carries, in order, with at most `SLICE_ROWS` staged rows.
-
-    `waiting` has each statement with the number of its staged rows that were applied before. If a statement is cut,
-    later statements of the same table wait.
-    """
-    taken: list[Statement] = []
-    cut: set[RelationId] = set()
-    room = SLICE_ROWS
-    for statement, applied in waiting:
-        if statement.relation.id in cut:
-            continue
-        if not isinstance(statement, InsertStaged):
-            taken.append(statement)
-            continue
-        last = min(applied + room, statement.last)
-        if last < statement.last:
-            cut.add(statement.relation.id)
-        if last > applied:
-            taken.append(statement.model_copy(update={"first": applied, "last": last}))
-            room -= last - applied
-    return tuple(taken)
-
-
-def sliced(rows: int) -> tuple[str, ...]:
-    """Return a notice if several epochs published so many staged rows."""
-    if rows <= SLICE_ROWS:
-        return ()
-    epochs = -(-rows // SLICE_ROWS)
-    return (f"the rows were published by {epochs} epochs, {SLICE_ROWS} rows by each",)
 
 
 def failed(carried: Sequence[tuple[StatementId, int]], *, culprit: StatementId | None, hung: bool) -> list[StatementId]:

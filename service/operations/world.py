@@ -15,6 +15,7 @@ from service.domain.barrier import Pace
 from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.exhaustion import Suspects
+from service.domain.loads import LoadPace
 from service.domain.overhead import Overhead
 from service.domain.parameters import SystemParameters
 from service.domain.reach import ANY, HostRules
@@ -158,7 +159,8 @@ class World:
     """The files of the request bodies that this process receives."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)
     """Decides when a barrier carries a single statement, for the barriers that this process makes while it leads."""
-
+    loads: LoadPace = field(default_factory=LoadPace)
+    """The rates at which tables take staged rows, as measured by this process while it leads."""
     verifications: Turns = field(default_factory=verification_turns)
     """Comparisons of this process: each takes Spark's slots, a pin, and one of the connections to the state store."""
     barrier_pages: Turns = field(default_factory=page_turns)

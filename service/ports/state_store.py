@@ -188,8 +188,16 @@ class PublicViews(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """How many rows were staged, and the mean size of a row."""
+
+    rows: int
+    row_bytes: int = 0
+
+
 class Staging(Protocol):
-    """Rows that are staged outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`. `_row` counts from 0.
+    """Rows that are staged outside any epoch: `stage.s_<id>(_row bigint, columns..)`. `_row` counts from 0.
 
     Within the block of `from_query` and `from_csv` the table is locked against clean-up. The statement has to be
     accepted inside the block.
@@ -197,8 +205,8 @@ class Staging(Protocol):
 
     def from_query(
         self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int, key: Sequence[str] = ()
-    ) -> AbstractAsyncContextManager[int]:
-        """Stage the rows of a query, in its order, and yield their number. The query runs under the reader's login.
+    ) -> AbstractAsyncContextManager[StagedRows]:
+        """Stage the rows of a query, in its order, and yield them. The query runs under the reader's login.
 
         Values are assigned as in INSERT. They are checked like the target's values, including the size of its `key`.
         Raises Invalid.
@@ -212,8 +220,8 @@ class Staging(Protocol):
         chunks: AsyncIterator[bytes],
         *,
         key: Sequence[str] = (),
-    ) -> AbstractAsyncContextManager[int]:
-        """Stage Postgres CSV text and yield the row count. Raises Invalid with the number (from 1) of a bad row."""
+    ) -> AbstractAsyncContextManager[StagedRows]:
+        """Stage Postgres CSV text and yield the rows. Raises Invalid with the number (from 1) of a bad row."""
         ...
 
     async def unheld(self) -> Sequence[StatementId]:

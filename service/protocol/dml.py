@@ -60,6 +60,8 @@ class InsertStaged(_Statement):
     columns: tuple[str, ...]
     first: int
     last: int
+    row_bytes: int = 0
+    """The mean size of a staged row."""
 
 
 def staging_table(statement: StatementId) -> str:

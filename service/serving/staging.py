@@ -19,6 +19,7 @@ from psycopg.waiting import Wait
 from psycopg_pool import PoolTimeout
 
 from service.domain.errors import Invalid, Unavailable
+from service.ports.state_store import StagedRows
 from service.protocol.columns import Column, TypeName
 from service.protocol.dml import staging_table
 from service.protocol.ids import StatementId
@@ -30,6 +31,8 @@ from service.serving.user_query import one_statement, reading, refused_as_said
 CHUNK_BYTES: Final = 256 << 10
 KEY_BYTES: Final = 2_000
 """Shorter keys fit into any index (2,704 bytes), so they need no check."""
+RANGE_PAGES: Final = 32
+"""The disk blocks of a range of the index by which slices are found. A slice reads up to one range too many."""
 _LONG: Final = frozenset({TypeName.TEXT, TypeName.BYTEA, TypeName.NUMERIC})
 """Types of key columns without a maximum length."""
 
@@ -62,7 +65,7 @@ class PostgresStaging:
     @asynccontextmanager
     async def from_query(
         self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int, key: Sequence[str] = ()
-    ) -> AsyncGenerator[int]:
+    ) -> AsyncGenerator[StagedRows]:
         async with self._holding(statement) as conn:
             async with (
                 reading(self._reader, sql, timeout_ms=timeout_ms) as source,
@@ -72,7 +75,7 @@ class PostgresStaging:
                 async with aclosing(_copied_out(source, columns, sql, timeout_ms=timeout_ms)) as chunks:
                     rows = await _copied_in(conn, statement, columns, chunks, form="binary")
                 await _check_keys(conn, statement, columns, key)
-            yield rows
+            yield StagedRows(rows, await _row_bytes(conn, statement, rows))
 
     @asynccontextmanager
     async def from_csv(
@@ -82,12 +85,12 @@ class PostgresStaging:
         chunks: AsyncIterator[bytes],
         *,
         key: Sequence[str] = (),
-    ) -> AsyncGenerator[int]:
+    ) -> AsyncGenerator[StagedRows]:
         async with self._holding(statement) as conn:
             async with _loading(conn, statement, columns):
                 rows = await _copied_in(conn, statement, columns, chunks, form="csv")
                 await _check_keys(conn, statement, columns, key)
-            yield rows
+            yield StagedRows(rows, await _row_bytes(conn, statement, rows))
 
     async def unheld(self) -> Sequence[StatementId]:
         # The query sees only tables that were committed before it tries the locks. If a table's lock is free, the
@@ -131,8 +134,9 @@ async def _loading(conn: Connection, statement: StatementId, columns: Sequence[C
         await conn.execute(sql.SQL("drop table if exists {}").format(table))
         await conn.execute(_create(statement, columns))
         yield
-        # The key is added after the load, because the rows are already in its order.
-        await conn.execute(sql.SQL("alter table {} add primary key (_row)").format(table))
+        # The rows lie in this order.
+        order = sql.SQL("create index on {} using brin (_row) with (pages_per_range = {})")
+        await conn.execute(order.format(table, RANGE_PAGES))
         writer = sql.Identifier((await role_names(conn)).writer)
         await conn.execute(sql.SQL("grant select on {} to {}").format(table, writer))
 
@@ -207,12 +211,23 @@ async def _copied_in(
 ) -> int:
     """Copy the chunks into the table and return the number of rows. Raises Invalid with the first bad row."""
     names = relation_ddl.names(columns)
-    copy_in = sql.SQL("copy {} ({}) from stdin (format {})").format(_table(statement), names, trusted(form))
+    copy_in = sql.SQL("copy {} ({}) from stdin (format {}, freeze)").format(_table(statement), names, trusted(form))
     async with _numbering_bad_rows(conn, statement, columns), conn.cursor() as cursor:
+        # Frozen rows need not be written a second time when they are first read. COPY freezes the rows only of a table
+        # that was created or truncated in the same subtransaction.
+        await cursor.execute(sql.SQL("truncate {}").format(_table(statement)))
         async with cursor.copy(copy_in) as copy:
             async for chunk in chunks:
                 await copy.write(chunk)
         return cursor.rowcount
+
+
+async def _row_bytes(conn: Connection, statement: StatementId, rows: int) -> int:
+    """Return the mean size of a row, with its long values."""
+    cursor = await conn.execute("select pg_table_size(%s::regclass)", [staging_table(statement)])
+    found = await cursor.fetchone()
+    assert found is not None
+    return int(found[0]) // max(rows, 1)
 
 
 async def _check_keys(conn: Connection, statement: StatementId, columns: Sequence[Column], key: Sequence[str]) -> None:

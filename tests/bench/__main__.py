@@ -16,6 +16,7 @@ from tests.bench.creating_jobs import Jobs, creating_jobs, progress
 from tests.bench.figures import Figure, Section, as_json, table
 from tests.bench.following import following
 from tests.bench.idle import idle, single_writes
+from tests.bench.loads import loads
 from tests.bench.many_views import many_views
 from tests.bench.measurements import backfill, latency, losing_the_worker, pausing
 from tests.bench.replicas import replicas
@@ -26,6 +27,7 @@ from tests.support.service import Service, data_directory, running
 NAMES: Final = (
     "idle",
     "singles",
+    "loads",
     "backfill",
     "latency",
     "pause",
@@ -63,6 +65,7 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
     steps: Mapping[str, Callable[[], list[Section]]] = {
         "idle": lambda: idle(service),
         "singles": lambda: single_writes(service),
+        "loads": lambda: loads(service, options.rows),
         "backfill": lambda: backfill(tables, options.rows, options.repeat),
         "latency": lambda: latency(service, tables.of(largest)),
         "pause": lambda: [pausing(service, tables.of(largest))],

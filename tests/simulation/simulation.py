@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import structlog
 
-from service.domain import dml
+from service.domain import loads
 from service.domain.barrier import GraphStatus
 from service.domain.errors import MetaError
 from service.domain.job import JobState
@@ -504,7 +504,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         (operators, "Copiers", partial(InTurn, kernel)),
         (history, "page_rows_after", _as_it_is),
         *sizes,
-        (dml, "SLICE_ROWS", 3),
+        (loads, "ROWS_MAX", 3),
         # Whoever waits looks again at every signal; without one, a second more or less only costs time.
         (polling, "REREAD", timedelta(seconds=LOOKS_EVERY)),
         (schedule, "_IDLE_SECONDS", LOOKS_EVERY),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from service.ports.state_store import StagedRows
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
 from service.protocol.relation import Relation, RelationKind, state_table
@@ -21,10 +22,10 @@ WRITER_PASSWORD = "writer's own"
 READ_PASSWORD = "read's own"
 
 
-async def filled(staging: AbstractAsyncContextManager[int]) -> int:
+async def filled(staging: AbstractAsyncContextManager[StagedRows]) -> int:
     """Stage rows that nobody accepts; return how many."""
-    async with staging as rows:
-        return rows
+    async with staging as staged:
+        return staged.rows
 
 
 @dataclass(frozen=True, slots=True)

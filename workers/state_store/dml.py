@@ -9,8 +9,11 @@ afterwards). One SQL command then writes both, so that one net change per key an
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -25,13 +28,13 @@ from service.protocol.dml import (
     StatementResult,
     Unfinished,
     Update,
-    staging_table,
 )
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, StatementId
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
 from workers.state_store.connections import ONLY_BY_KEY, application_name, psycopg_connection
+from workers.state_store.loads import Beside, move
 from workers.state_store.port import DmlOutcome, StatementBrokeError
 from workers.state_store.postgres import hold_generation
 from workers.state_store.statements import ENDED_AND_MADE, write
@@ -58,6 +61,7 @@ decided in every epoch, and a slow one costs the others at most half a budget.
 """
 _DEFAULTS: Final = DmlLimits()
 _CANCELED: Final = "57014"
+_CANCEL_SECONDS: Final = 5.0
 _CONTENDED: Final = ("40", "55P03")
 """A deadlock, or a lock timeout. The statement may succeed in an epoch of its own."""
 
@@ -80,7 +84,7 @@ class DmlStore:
         """
         name = application_name(self.graph, self.generation)
         with psycopg_connection(self.url, name, SETUP) as connection, connection.transaction():
-            run = _Run(connection, epoch, limits, self.clock, alone=limits.patient and len(statements) == 1)
+            run = _Run(self, connection, epoch, limits, alone=limits.patient and len(statements) == 1)
             for place, statement in enumerate(statements):
                 if place > 0 and run.left_ms <= 0:
                     run.not_reached += [one.id for one in statements[place:]]
@@ -100,22 +104,26 @@ class _Run:
 
     def __init__(
         self,
+        store: DmlStore,
         connection: psycopg.Connection,
         epoch: Epoch,
         limits: DmlLimits,
-        clock: Callable[[], float],
         *,
         alone: bool,
     ) -> None:
-        self._connection, self._epoch, self._limits, self._clock = connection, epoch, limits, clock
+        self._store, self._connection, self._epoch, self._limits = store, connection, epoch, limits
+        self._clock = store.clock
         self._alone = alone
-        self._ends = clock() + limits.epoch_ms / 1000
+        self._ends = self._clock() + limits.epoch_ms / 1000
         self._share_ms = limits.statement_ms if alone else min(int(limits.epoch_ms * _SHARE) or 1, limits.statement_ms)
         self._timeout_ms = 0
         self._results: list[tuple[RelationId, StatementResult]] = []
         self._deltas: dict[RelationId, int] = {}
         self.not_reached: list[StatementId] = []
         self._set_aside: list[StatementId] = []
+        self._written: set[RelationId] = set()
+        """The tables that this transaction may have written. A second session does not see that."""
+        self._half_committed = False
 
     @property
     def left_ms(self) -> float:
@@ -132,27 +140,71 @@ class _Run:
 
     def statement(self, statement: Statement) -> None:
         """Run one statement in a savepoint and record its result."""
-        self._arm()
+        self._arm(statement)
         relation = statement.relation.id
         try:
             with self._connection.transaction():
-                affected, delta = _apply(self._connection, statement, self._epoch)
+                affected, delta = self._apply(statement)
         except _SameKeyError:
             self._refuse(statement, "the statement would give two rows the same key", "21000")
         except psycopg.Error as error:
-            if self._connection.closed or (error.sqlstate or "").startswith(_CONNECTION_LOST):
+            lost = (error.sqlstate or "").startswith(_CONNECTION_LOST)
+            if lost or self._connection.closed or self._half_committed:
                 raise StatementBrokeError(statement.id, error) from error
             self._failed(statement, error)
         else:
             self._results.append((relation, StatementResult(id=statement.id, affected=affected)))
             self._deltas[relation] = self._deltas.get(relation, 0) + delta
 
-    def _arm(self) -> None:
+    def _apply(self, statement: Statement) -> tuple[int, int]:
+        """Return (rows that the user affected, change of the number of live keys)."""
+        self._half_committed = False
+        alone = statement.relation.id not in self._written
+        self._written.add(statement.relation.id)
+        if isinstance(statement, InsertStaged):
+            return move(self._connection, partial(self._beside, statement) if alone else None, statement, self._epoch)
+        row = self._connection.execute(_sql(command(statement, self._epoch))).fetchone()
+        assert row is not None
+        affected, ended, made, lost = map(int, row)
+        if lost:
+            raise _SameKeyError
+        return affected, made - ended
+
+    @contextmanager
+    def _beside(self, statement: InsertStaged) -> Generator[Beside]:
+        """Yield a second session for a half of a slice; fence and commit it when the block ends without an error.
+
+        Raises StatementBrokeError if the session is lost, or if it is not known whether it has committed.
+        """
+        complete = False
+        name = application_name(self._store.graph, self._store.generation)
+        try:
+            with (
+                psycopg_connection(self._store.url, name, SETUP) as other,
+                ThreadPoolExecutor(1) as threads,
+                other.transaction(),
+                _canceled_on_error(other),
+            ):
+                other.execute(_sql(f"set local statement_timeout = {self._timeout_ms}"))
+                yield Beside(other, threads)
+                other.execute(_sql(hold_generation(self._store.graph, self._store.generation)))
+                complete = True
+        except psycopg.OperationalError as error:
+            if complete or error.sqlstate is None:
+                raise StatementBrokeError(statement.id, error) from error
+            raise
+        self._half_committed = True
+
+    def _arm(self, statement: Statement) -> None:
         """Set the timeout of the next statement. Only a timeout of more than twice the wanted one is set again, because
         a command for every statement would cost more than most statements do.
+
+        The leader has sized a slice of staged rows for the epoch, so it may use what is left of the budget.
         """
-        wanted = self._share_ms if self._alone else max(min(self._share_ms, round(self.left_ms)), 1)
-        if self._timeout_ms == 0 or self._timeout_ms > 2 * wanted:
+        staged = isinstance(statement, InsertStaged)
+        left = max(round(self.left_ms), 1)
+        wanted = self._share_ms if self._alone else left if staged else min(self._share_ms, left)
+        if self._timeout_ms == 0 or self._timeout_ms > 2 * wanted or (staged and self._timeout_ms != wanted):
             self._timeout_ms = wanted
             self._connection.execute(_sql(f"set local statement_timeout = {wanted}"))
 
@@ -183,28 +235,23 @@ def _too_slow(limits: DmlLimits) -> str:
     )
 
 
-def _apply(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -> tuple[int, int]:
-    """Return (rows that the user affected, change of the number of live keys)."""
-    row = connection.execute(_sql(command(statement, epoch))).fetchone()
-    assert row is not None
-    affected, ended, made, lost = map(int, row)
-    if lost:
-        raise _SameKeyError
-    return affected, made - ended
+@contextmanager
+def _canceled_on_error(connection: psycopg.Connection) -> Generator[None]:
+    """Cancel what another thread runs in the session when the block ends with an error."""
+    try:
+        yield
+    except BaseException:
+        connection.cancel_safe(timeout=_CANCEL_SECONDS)
+        raise
 
 
-def command(statement: Statement, epoch: Epoch) -> str:
+def command(statement: InsertValues | Update | Delete, epoch: Epoch) -> str:
     """Return the SQL command of a statement. Its result is one row: rows affected, versions ended, versions made at
     keys without a version of this epoch, and rows lost to another row with the same key.
     """
     relation = statement.relation
     match statement:
         case InsertValues(columns=columns, source=source):
-            return _insert(relation, columns, source, epoch)
-        case InsertStaged(columns=columns, first=first, last=last):
-            names = ", ".join(quoted(name) for name in columns)
-            slice_ = f"_row >= {first} and _row < {last}"
-            source = f"select {names} from {staging_table(statement.id)} where {slice_} order by _row"
             return _insert(relation, columns, source, epoch)
         case Update(assignments=assignments, predicate=predicate):
             return _update(relation, assignments, predicate, epoch)

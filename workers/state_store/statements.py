@@ -254,8 +254,11 @@ def _named(relation: Relation) -> str:
     return ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
 
 
-ENDED_AND_MADE: Final = "(select count(*) from closed) + (select count(*) from removed), (select count(*) from made)"
-"""The counts of a `write`: versions ended, and versions made at keys without a version of this epoch."""
+ENDED: Final = "(select count(*) from closed) + (select count(*) from removed)"
+"""The versions that a `write` ended."""
+MADE: Final = "(select count(*) from made)"
+"""The versions that it made at keys without a version of this epoch."""
+ENDED_AND_MADE: Final = f"{ENDED}, {MADE}"
 
 
 def stored_columns(relation: Relation) -> list[str]:

@@ -31,8 +31,9 @@ from service.domain.barrier import (
     chores,
     decide,
 )
-from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms, slices
+from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms
 from service.domain.job import IN_GRAPH
+from service.domain.loads import epoch_cost
 from service.domain.parameters import SystemParameters
 from service.domain.trace import Span
 from service.operations.barriers import recovery, tracing
@@ -47,7 +48,7 @@ from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation
-from service.protocol.report import ActorReport, DmlReport
+from service.protocol.report import ActorReport, Collected, DmlReport
 from service.telemetry.log import bound, logger
 from service.telemetry.metrics import Consuming, Metrics, Stage
 
@@ -120,7 +121,7 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
     if graph == DATABASE_GRAPH and (due := chores(view, pace)):
         world.signals.notify(*due)
     # Metrics are counted only after the transaction has committed.
-    _count(world, view, effect, recorded, seconds=world.clock.monotonic() - began)
+    _count(world, view, effect, recorded, pace, seconds=world.clock.monotonic() - began)
     if world.traces is not None:
         world.traces.send(spans)
     await _carry_out(world, view, effect, recorded, pace, term=term)
@@ -178,15 +179,29 @@ def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
             world.signals.notify()
 
 
-def _count(world: World, view: GraphView, effect: Effect, recorded: Recorded, *, seconds: float) -> None:
+def _count(world: World, view: GraphView, effect: Effect, recorded: Recorded, pace: Pace, *, seconds: float) -> None:
     if (stage := _STAGES.get(type(effect))) is not None:
         world.metrics.transacted(stage, seconds)
     for answer in recorded.reporting:
-        dml = answer.of(DmlReport)
-        if len(dml) == 1 and len(dml[0].results) == 1 and dml[0].unfinished == NOTHING_UNFINISHED:
-            world.singles.ended(answer.timings_ms.get("dml", 0) / 1000, now=world.clock.monotonic())
+        for dml in answer.of(DmlReport):
+            _measure(world, answer, dml, pace)
     if isinstance(effect, Commit) and view.in_flight is not None:
         _count_committed(world.metrics, view, view.in_flight, recorded, now=world.clock.now())
+
+
+def _measure(world: World, answer: Collected, dml: DmlReport, pace: Pace) -> None:
+    """Record how long the statements of an epoch took."""
+    seconds = answer.timings_ms.get("dml", 0) / 1000
+    if len(dml.results) == 1 and dml.unfinished == NOTHING_UNFINISHED:
+        world.singles.ended(seconds, now=world.clock.monotonic())
+    cost = epoch_cost(
+        epoch=answer.timings_ms.get("epoch", 0) / 1000,
+        statements=seconds,
+        interval=pace.interval.total_seconds(),
+        reads_history=any(actor.snapshot_rows for actor in answer.of(ActorReport)),
+    )
+    moved = [result.id for result in dml.results if result.error is None]
+    world.loads.measured(cost, moved, [*dml.unfinished.not_reached, *dml.unfinished.set_aside])
 
 
 def _count_committed(
@@ -317,12 +332,11 @@ async def _statements(
     waiting = await tx.statements.waiting(limit=1, singly=True) if singly else ()
     if not waiting:
         waiting = await tx.statements.waiting(limit=STATEMENTS_MAX, bytes_max=BYTES_MAX)
-    limits = DmlLimits(
-        epoch_ms=epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly),
-        statement_ms=parameters.dml_statement_timeout_ms,
-        patient=singly,
-    )
-    return slices([(one.statement, one.applied_rows) for one in waiting]), limits
+    budget_ms = epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly)
+    limits = DmlLimits(epoch_ms=budget_ms, statement_ms=parameters.dml_statement_timeout_ms, patient=singly)
+    one_by_one = [(one.statement, one.applied_rows) for one in waiting]
+    cut = world.loads.cut(one_by_one, interval_ms=parameters.barrier_interval_ms, budget_ms=budget_ms)
+    return cut.statements, limits
 
 
 @dataclass(frozen=True, slots=True)

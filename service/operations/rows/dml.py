@@ -13,6 +13,7 @@ from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import Claim
+from service.ports.state_store import StagedRows
 from service.protocol.columns import Column
 from service.protocol.dml import InsertStaged, Statement, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, StatementId
@@ -145,17 +146,24 @@ async def _insert_staged(
     statement: StatementId,
     relation: Relation,
     columns: Sequence[Column],
-    staging: AbstractAsyncContextManager[int],
+    staging: AbstractAsyncContextManager[StagedRows],
     *,
     asked_by: Asker,
     claim: Claim | None,
 ) -> int:
     names = tuple(column.name for column in columns)
-    async with staging as rows:
-        if rows > 0:
-            staged = InsertStaged(id=statement, relation=relation, columns=names, first=0, last=rows)
-            await _accept(world, staged, asked_by=asked_by, claim=claim, staged_rows=rows)
-    if rows == 0:
+    async with staging as staged:
+        if staged.rows > 0:
+            insert = InsertStaged(
+                id=statement,
+                relation=relation,
+                columns=names,
+                first=0,
+                last=staged.rows,
+                row_bytes=staged.row_bytes,
+            )
+            await _accept(world, insert, asked_by=asked_by, claim=claim, staged_rows=staged.rows)
+    if staged.rows == 0:
         await world.staging.drop(statement)
         return 0
     return await _outcome(world, statement)

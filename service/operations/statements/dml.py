@@ -1,7 +1,7 @@
 """Bind INSERT, UPDATE and DELETE and pass them to `service.operations.rows.dml`."""
 
-from service.domain.dml import sliced
 from service.domain.errors import Invalid
+from service.domain.loads import published_in_parts
 from service.domain.roles import Role
 from service.operations.offload import beside, bound_insert
 from service.operations.rows import dml
@@ -28,7 +28,7 @@ async def _relations(call: Call, statement: Insert | Update | Delete) -> dict[st
 async def _insert(call: Call, statement: Insert) -> Outcome:
     bound = await bound_insert(call.world.parsers, call.text, statement, await _relations(call, statement))
     rows = await _inserted(call, bound)
-    return Outcome(f"INSERT 0 {rows}", notices=sliced(rows) if bound.source is None else ())
+    return Outcome(f"INSERT 0 {rows}", notices=published_in_parts(rows) if bound.source is None else ())
 
 
 async def _inserted(call: Call, bound: BoundInsert) -> int:

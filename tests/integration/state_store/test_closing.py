@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from service.protocol.dml import Delete, InsertStaged, Statement, Update
+from service.protocol.dml import Delete, InsertStaged, InsertValues, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId
 from tests.support.state_store import Store, relation, store_of
 from workers.cdc.apply import SETUP, write_command
@@ -12,6 +12,7 @@ from workers.state_store import statements
 from workers.state_store.connections import BY_KEY, WRITING, application_name, psycopg_connection
 from workers.state_store.dml import SETUP as DML_SETUP
 from workers.state_store.dml import command
+from workers.state_store.loads import SETTINGS, any_found, overwriting
 
 pytestmark = pytest.mark.postgres
 
@@ -69,19 +70,37 @@ def by_key_alone(found: str) -> None:
     assert found.count("TID Cond: ") == 3, found
 
 
+STAGED = InsertStaged(id=StatementId(5), relation=KEYED, columns=("id", "v"), first=10_000, last=20_000)
+VALUES = InsertValues(id=StatementId(5), relation=KEYED, columns=("id", "v"), source="values (7, 'x')")
+UPDATE = Update(id=StatementId(5), relation=KEYED, assignments=(("v", "v || '!'"),), predicate="id < 100")
+DELETE = Delete(id=StatementId(5), relation=KEYED, predicate="id < 100")
+
+
 @pytest.mark.parametrize(
-    "statement",
+    "printed",
     [
-        InsertStaged(id=StatementId(5), relation=KEYED, columns=("id", "v"), first=10_000, last=20_000),
-        Update(id=StatementId(5), relation=KEYED, assignments=(("v", "v || '!'"),), predicate="id < 100"),
-        Delete(id=StatementId(5), relation=KEYED, predicate="id < 100"),
+        command(VALUES, Epoch(9)),
+        command(UPDATE, Epoch(9)),
+        command(DELETE, Epoch(9)),
+        overwriting(STAGED, Epoch(9), 1),
     ],
-    ids=["insert", "update", "delete"],
+    ids=["insert", "update", "delete", "staged"],
 )
-async def test_statements_find_what_they_end_by_its_key(store: Store, statement: Statement) -> None:
+async def test_statements_find_what_they_end_by_its_key(store: Store, printed: str) -> None:
+    await stage(store)
+    by_key_alone(plan(store, DML_SETUP, SETTINGS if "stage." in printed else (), "select 1", printed))
+
+
+async def test_a_slice_is_probed_by_one_search_for_each_vnode(store: Store) -> None:
+    await stage(store)
+    found = plan(store, DML_SETUP, SETTINGS, "select 1", any_found(STAGED))
+    assert "Index Cond: ((_row >= 10000) AND (_row < 20000))" in found, found
+    assert found.count("Index Cond: ((_vnode = ") == 1, found
+    assert "Seq Scan" not in found, found
+
+
+async def stage(store: Store) -> None:
     await store.run(
         "create table stage.s_5 as select i as _row, i as id, i::text as v from generate_series(0, 50000) i"
     )
-    await store.run("alter table stage.s_5 add primary key (_row)")
-    found = plan(store, DML_SETUP, (), "select 1", command(statement, Epoch(9)))
-    by_key_alone(found)
+    await store.run("create index on stage.s_5 using brin (_row)")
