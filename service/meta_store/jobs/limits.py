@@ -43,6 +43,8 @@ class PostgresLimits(OnConnection):
 
         A second statement reads the limits, because the snapshot of the first is older than its wait for the locks.
         """
+        if not fragments:
+            return {}
         locked = select(fragment.c.id).where(among(fragment.c.id, fragments)).order_by(fragment.c.id)
         await self._connection.execute(locked.with_for_update(key_share=True))
         found = (
