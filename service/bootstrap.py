@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from service.api.address import allowed_origins, check_bind, reachable
 from service.api.app import create_app
 from service.api.connections import BACKLOG, HEAD_BYTES_MAX, ConnectionLimits, protocol
-from service.api.settings import ApiSettings, ReadLogin
+from service.api.settings import ApiSettings
 from service.columnar.process import ColumnarProcesses
 from service.domain.backlog import Backlog
 from service.domain.claims import oidc_rules
@@ -37,6 +37,7 @@ from service.launchers.kubernetes.client import KubernetesClient
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
 from service.loops.shared_signals import Exchange
+from service.loops.signal_texts import channel_of
 from service.loops.system_clock import SystemClock
 from service.loops.watchdog import watch
 from service.meta_store.engine import connect
@@ -46,9 +47,9 @@ from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.status.readiness import Readiness
 from service.operations.upkeep.cluster import Supervision
-from service.operations.world import World
+from service.operations.world import World, load_turns
 from service.parsing.pool import ParserProcesses
-from service.pools import Pools, open_pools, read_login
+from service.pools import Pools, open_pools
 from service.ports.bearers import Bearers
 from service.ports.state_store import Reader
 from service.probes.http import HttpxProbe
@@ -58,6 +59,7 @@ from service.serving.health import PostgresGauge
 from service.serving.logical_views import PostgresViews
 from service.serving.lookups import PostgresLookups
 from service.serving.pins import PostgresPins
+from service.serving.read_logins import PostgresReadLogins
 from service.serving.reader import PostgresReader, ReaderLimits
 from service.serving.staging import PostgresStaging
 from service.serving.tables import PostgresTables
@@ -98,8 +100,10 @@ async def _serve(settings: Settings) -> None:
         database_url, embedded = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
         holder = str(uuid.uuid4())  # noqa: TID251 - identities are made here
-        exchange = await stack.enter_async_context(_exchanging(database_url, holder))
-        wired = await _wired(stack, settings, database_url, exchange, holder)
+        await asyncio.to_thread(migrate, database_url)
+        engine = _engine(stack, database_url, "tidefill-service")
+        exchange = await stack.enter_async_context(_exchanging(database_url, engine, holder))
+        wired = await _wired(stack, settings, database_url, engine, exchange, holder)
         world = wired.world
         schedule = Schedule(wired.reserved, holder, None, stop)
         ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
@@ -154,9 +158,11 @@ def _freeze() -> None:
 
 
 @asynccontextmanager
-async def _exchanging(database_url: str, holder: str) -> AsyncGenerator[Exchange]:
+async def _exchanging(database_url: str, engine: AsyncEngine, holder: str) -> AsyncGenerator[Exchange]:
     """Exchange signals with other services. The last one that is sent says that the lease is free."""
-    exchange, over = Exchange(PostgresNotifications(database_url), holder, SystemClock()), asyncio.Event()
+    key = await remembered(engine, "signals", proposed=secrets.token_urlsafe(32))
+    notifications = PostgresNotifications(database_url, channel_of(key))
+    exchange, over = Exchange(notifications, holder, key, SystemClock()), asyncio.Event()
     running = asyncio.create_task(exchange.run(over))
     try:
         yield exchange
@@ -226,7 +232,6 @@ class _Wired:
     reserved: World
     probe: Reader
     state_store_url: SecretStr
-    read_login: ReadLogin
     installation: str
     """An identity that the meta store was given once."""
     kubernetes: KubernetesClient | None = None
@@ -234,10 +239,8 @@ class _Wired:
 
 
 async def _wired(
-    stack: AsyncExitStack, settings: Settings, database_url: str, exchange: Exchange, holder: str
+    stack: AsyncExitStack, settings: Settings, database_url: str, engine: AsyncEngine, exchange: Exchange, holder: str
 ) -> _Wired:
-    await asyncio.to_thread(migrate, database_url)
-    engine = _engine(stack, database_url, "tidefill-service")
     pools = await open_pools(stack, settings, database_url, engine)
     parsers = ParserProcesses()
     stack.push_async_callback(parsers.close)
@@ -251,7 +254,6 @@ async def _wired(
         replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader"))),
         PostgresReader(pools.probe),
         SecretStr(pools.url),
-        read_login(pools.read_url),
         installation,
         client,
     )
@@ -289,6 +291,9 @@ def _world(
         load_rate_min=settings.load_rate_min,
         load_within=timedelta(seconds=settings.load_seconds_max),
         own_workers=settings.launcher != "none",
+        read_logins=PostgresReadLogins(pools.owner, pools.read_group),
+        read_place=pools.read_place,
+        staging_turns=load_turns(settings.loads_max),
         spool=Spool(settings.load_files_bytes_max),
         backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max),
     )
@@ -316,7 +321,6 @@ def _uvicorn(
         settings.api_token,
         settings.body_size_max,
         allowed_origins=allowed_origins(settings.allowed_origins),
-        read_login=wired.read_login,
         calls_max=settings.calls_max,
         uploads_max=settings.uploads_max,
         streams_max=settings.streams_max,

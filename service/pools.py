@@ -8,11 +8,11 @@ from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from service.api.settings import ReadLogin
 from service.meta_store.secrets import remembered
+from service.ports.read_logins import ReadPlace
 from service.serving.connections import Pool, open_pool
 from service.serving.preparation import prepare, prepare_catalog_reader
-from service.serving.read_role import READ_ROLE
+from service.serving.read_logins import READ_ROLE
 from service.serving.user_query import open_reader_pool
 from service.settings import Settings
 from service.telemetry.log import logger
@@ -28,7 +28,8 @@ class Pools:
 
     url: str
     writer_url: str
-    read_url: str
+    read_group: str
+    read_place: ReadPlace
     owner: Pool
     leader: Pool
     staging: Pool
@@ -45,39 +46,40 @@ async def open_pools(stack: AsyncExitStack, settings: Settings, database_url: st
         url,
         reader_password=password,
         writer_password=await _password(engine, "writer"),
-        read_password=await _password(engine, "read"),
         read_name=READ_ROLE if settings.database_url is None and settings.state_store_url is None else None,
     )
     for warning in logins.warnings:
         log.warning("state_store.open_right", warning=warning)
     catalog_url = await prepare_catalog_reader(database_url, reader_password=password)
+    # A load of a query's rows reads them by one of these connections.
+    reading = settings.queries_max + settings.loads_max
     elsewhere = settings.state_store_url is not None
     return Pools(
         url=url,
         writer_url=logins.writer_url,
-        read_url=logins.read_url,
+        read_group=logins.read,
+        read_place=_read_place(url, await remembered(engine, "read_login_key", proposed=secrets.token_urlsafe(32))),
         owner=await stack.enter_async_context(open_pool(url, name="owner")),
         leader=await stack.enter_async_context(open_pool(url, name="leader")),
         staging=await stack.enter_async_context(open_pool(url, name="staging", size=settings.loads_max)),
-        reader=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=settings.queries_max)),
+        reader=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=reading)),
         probe=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=1, name="probe")),
         catalog=await stack.enter_async_context(open_reader_pool(catalog_url, name="catalog")) if elsewhere else None,
     )
 
 
-def read_login(url: str) -> ReadLogin:
-    """Return the login for people's own tools. Of several hosts the first is shown."""
+def _read_place(url: str, key: str) -> ReadPlace:
+    """Return where the logins for users' own tools lead. Of several hosts the first is shown."""
     parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
-    login = ReadLogin(
+    place = ReadPlace(
         host=parts.get("host", "localhost").split(",")[0],
         port=int(parts.get("port", "5432").split(",")[0]),
-        database=parts.get("dbname", parts["user"]),
-        user=parts["user"],
-        password=parts["password"],
+        database=parts.get("dbname") or parts.get("user", ""),
+        key=key,
     )
-    place = f"{login.host}:{login.port}/{login.database}"
-    log.info("state_store.read_login", dsn=f"postgresql://{login.user}@{place}", command="tidefill psql")
-    return login
+    shown = f"postgresql://{place.host}:{place.port}/{place.database}"
+    log.info("state_store.read_logins", place=shown, command="tidefill psql")
+    return place
 
 
 async def _password(engine: AsyncEngine, login: str) -> str:

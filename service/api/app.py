@@ -71,7 +71,6 @@ def create_app(
     app.state.ready = ready
     app.state.looks = {}
     app.state.streams = Streams(settings.streams_max)
-    app.state.read_login = settings.read_login
     app.state.credentials = Credentials(settings.worker_token, settings.api_token, bearers)
     for router in ROUTERS:
         app.include_router(router)

@@ -68,7 +68,7 @@ class Call:
         who = "" if role is Role.ADMIN else f"{role} "
         head = f"{who}{self.request.method} {url.path}?{url.query}\n".encode()
         content = await self.request.body() if body is None else body
-        return await once(self.world, self.key, head + content, act)
+        return await once(self.world, self.key, head + content, act, caller=self.asked_by.actor)
 
     async def gone(self) -> None:
         """Return when the client has left. The body was read before."""
@@ -109,7 +109,7 @@ async def call_of(
             min_length=1,
             max_length=200,
             pattern=r"^[\x21-\x7e]+$",
-            description="Makes the call happen once: a repetition gets the first answer",
+            description="Makes the call happen once: a repetition by the same caller gets the first answer",
         ),
     ] = None,
 ) -> Call:

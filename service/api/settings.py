@@ -1,19 +1,8 @@
 """The settings of the API, passed in by bootstrap."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pydantic import SecretStr
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLogin:
-    """The login with which users' own tools read the public views. `host` is the server as the service reaches it."""
-
-    host: str
-    port: int
-    database: str
-    user: str
-    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +18,6 @@ class ApiSettings:
     api_token: SecretStr | None = None
     body_size_max: int = 1 << 20
     allowed_origins: tuple[str, ...] = ()
-    read_login: ReadLogin | None = None
     calls_max: int = 1_000
     uploads_max: int = 500
     streams_max: int = 100

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import delete, func, insert, select, text
+from sqlalchemy import delete, func, insert, not_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import document
 from service.meta_store.schema.core import event as events
-from service.ports.records import Event, Json
+from service.ports.records import DISCREET_EVENTS, Event, Json
 
 KEPT: Final = 100_000
 """How many of the newest events are kept: more than a day of barriers at one per second."""
@@ -46,11 +46,13 @@ class PostgresEvents:
         if newest % _TRIM_EVERY < written:
             await self._connection.execute(delete(events).where(events.c.id <= newest - KEPT))
 
-    async def since(self, after: int, *, limit: int) -> Sequence[Event]:
+    async def since(self, after: int, *, limit: int, discreet: bool = True) -> Sequence[Event]:
         """Oldest first."""
         await self.write()
+        hidden = () if discreet else DISCREET_EVENTS
+        shown = [not_(events.c.kind.startswith(kind, autoescape=True)) for kind in hidden]
         rows = await self._connection.execute(
-            select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
+            select(events).where(events.c.id > after, *shown).order_by(events.c.id).limit(limit)
         )
         return [Event(row.id, row.at, row.kind, row.facts) for row in rows]
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import and_, delete, exists, not_, or_, select, update
+from sqlalchemy import and_, delete, exists, not_, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.errors import Conflict
@@ -21,6 +21,24 @@ from service.protocol.ids import StatementId
 
 KEPT_FOR: Final = timedelta(hours=24)
 """Long enough for any client's retries. Afterwards the key can be used for another call."""
+KEPT_BYTES: Final = 32 << 20
+"""The size of one caller's answered keys that are kept, the newest. They are about 60,000."""
+_TRIM_EVERY: Final = 1_000
+_TRIM: Final = text("""
+delete from tidefill.idempotency_key where key in (
+    select key from (
+        select key, sum(pg_column_size(k.*)) over (order by claimed_at desc, key) as size
+        from tidefill.idempotency_key k
+        where response is not null and key >= :caller || ' ' collate "C" and key < :caller || '!' collate "C"
+    ) newest where size > :kept
+)
+""")
+_ADOPT: Final = text("""
+update tidefill.idempotency_key set key = :key
+where key = :unscoped and fingerprint = :fingerprint
+    and not exists (select from tidefill.idempotency_key where key = :key)
+""")
+"""Services of the release before stored keys without their caller."""
 
 
 class PostgresKeys(OnConnection):
@@ -32,8 +50,12 @@ class PostgresKeys(OnConnection):
         Raises Conflict where the key was used with another request, or has no response yet.
         """
         await self._connection.execute(delete(idempotency_key).where(idempotency_key.c.claimed_at < now - KEPT_FOR))
+        caller, _, unscoped = key.partition(" ")
+        await self._connection.execute(_ADOPT, {"key": key, "unscoped": unscoped, "fingerprint": fingerprint})
         claimed = (await self._connection.execute(_claim(key, fingerprint, now, hold))).first()
         if claimed is not None:
+            if claimed.claim % _TRIM_EVERY == 0:
+                await self._connection.execute(_TRIM, {"caller": caller, "kept": KEPT_BYTES})
             return Claim(key, claimed.claim, None if claimed.statement is None else StatementId(claimed.statement))
         stored = select(idempotency_key.c.fingerprint, idempotency_key.c.response).where(idempotency_key.c.key == key)
         row = (await self._connection.execute(stored)).first()

@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import psycopg
+from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from service.domain.errors import Unavailable
 from service.meta_store.engine import CONNECT_TIMEOUT_SECONDS, psycopg_url
 
-CHANNEL: Final = "tidefill"
-
 
 class PostgresNotifications:
-    """Implements `service.ports.signals.Notifications`. It holds two connections, which belong to no pool."""
+    """Implements `service.ports.signals.Notifications`. It holds two connections, which belong to no pool.
 
-    def __init__(self, url: str) -> None:
+    Whoever knows the name of the channel may send and listen. No catalog shows it to the logins of users.
+    """
+
+    def __init__(self, url: str, channel: str) -> None:
+        self._channel = channel
         self._url = make_url(psycopg_url(url)).set(drivername="postgresql").render_as_string(hide_password=False)
         self._sending: psycopg.AsyncConnection[Any] | None = None
 
@@ -25,13 +28,13 @@ class PostgresNotifications:
         with _translated():
             if self._sending is None or self._sending.closed:
                 self._sending = await self._connect("send")
-            await self._sending.execute("select pg_notify(%s, %s)", (CHANNEL, payload))
+            await self._sending.execute("select pg_notify(%s, %s)", (self._channel, payload))
 
     async def listen(self, receive: Callable[[str | None], None], *, silent_seconds: float) -> None:
         """See the port."""
         with _translated():
             async with await self._connect("listen") as connection:
-                await connection.execute(f"listen {CHANNEL}")
+                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
                 receive(None)
                 while True:
                     payload = None

@@ -1,5 +1,7 @@
 """Answer a repeated mutating call with the response of the first one. The same key with another body is refused.
 
+A key belongs to its caller: the same key of another caller is another key.
+
 A call claims its key first and stores its response last. In between its process owns the claim and renews it. If the
 process dies, the claim expires and the next repetition takes it over.
 
@@ -23,9 +25,9 @@ RENEW_EVERY: Final = timedelta(seconds=3)
 
 
 async def once(
-    world: World, key: str | None, body: bytes, call: Callable[[Claim | None], Awaitable[Response]]
+    world: World, key: str | None, body: bytes, call: Callable[[Claim | None], Awaitable[Response]], *, caller: str
 ) -> Response:
-    """Run `call` at most once for `key`, or without a limit if `key` is None.
+    """Run `call` at most once for `key` of `caller`, or without a limit if `key` is None.
 
     A call that fails without an effect releases the key.
     """
@@ -33,7 +35,7 @@ async def once(
         return await call(None)
     fingerprint = hashlib.sha256(body).hexdigest()
     async with world.stores.begin() as tx:
-        claim = await tx.keys.claim(key, fingerprint, now=world.clock.now(), hold=HOLD)
+        claim = await tx.keys.claim(f"{_digest(caller)} {key}", fingerprint, now=world.clock.now(), hold=HOLD)
     if not isinstance(claim, Claim):
         return claim
     world.claims.add(claim)
@@ -49,6 +51,10 @@ async def once(
         return response
     finally:
         world.claims.discard(claim)
+
+
+def _digest(caller: str) -> str:
+    return hashlib.sha256(caller.encode()).hexdigest()[:32]
 
 
 async def renew(world: World) -> None:

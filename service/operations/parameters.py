@@ -1,7 +1,7 @@
 """Read all system parameters, and set several of them atomically.
 
-A secret part of a parameter (a password in a probe's URL) is stored separately from the visible text. Only the probe
-reads it.
+Parts of probes are secret: a password in a URL, literals in a query. The whole text is stored separately from the
+visible one. Only the probe reads it.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.sql.statements.select import Select
+from service.sql.text.tokens import without_literals
 
 HTTP_PROBE: Final = "backfill_auto_probe_http"
 SQL_PROBE: Final = "backfill_auto_probe_sql"
@@ -41,12 +42,11 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> S
         else await _checked(world, name, parse_system_parameter(name, text))
         for name, text in texts.items()
     }
-    secret = wanted.get(HTTP_PROBE)
-    if secret:
-        wanted[HTTP_PROBE] = parse_probe_url(str(secret), pointer=HTTP_PROBE).shown
+    secrets = {name: str(wanted[name]) for name in (HTTP_PROBE, SQL_PROBE) if name in wanted}
+    wanted |= {name: _shown(name, secret) for name, secret in secrets.items() if secret}
     async with world.stores.begin(by=asked_by) as tx:
-        if secret is not None:
-            await tx.parameters.set_secret(HTTP_PROBE, str(secret))
+        for name, secret in sorted(secrets.items()):
+            await tx.parameters.set_secret(name, secret)
         for name, value in sorted(wanted.items()):
             await tx.parameters.set(name, str(value).lower() if isinstance(value, bool) else str(value))
         after = SystemParameters.of(await tx.parameters.all())
@@ -60,6 +60,10 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> S
     world.parameters.forget(None)
     world.signals.notify()
     return after
+
+
+def _shown(name: str, secret: str) -> str:
+    return parse_probe_url(secret, pointer=name).shown if name == HTTP_PROBE else without_literals(secret)
 
 
 async def _checked(world: World, name: str, value: Value) -> Value:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from service.domain.barrier import Chore
 from service.domain.errors import Invalid, NotFound
 from service.domain.roles import PEOPLE, Role
 from service.operations.retrying import retried
@@ -24,6 +25,7 @@ from service.ports.tokens import ApiToken, NewToken, TokenId
 USED_EVERY: Final = timedelta(minutes=1)
 """How often the use of a token is noted."""
 _SECRET_BYTES: Final = 32
+_ACTOR: Final = re.compile(r"token ([0-9]{1,18}) \(")
 _SPELLED: Final = re.compile(r"tdf_([0-9]{1,18})_([A-Za-z0-9_-]{43})")
 
 
@@ -67,6 +69,7 @@ async def revoke(world: World, token: TokenId, *, asked_by: Asker) -> ApiToken:
         facts = {"token": token, "name": revoked.name, "asked_by": asked_by.actor}
         await tx.events.append("token.revoked", facts, now=now)
     world.tokens.forget(token)
+    world.signals.notify(Chore.TIDY)  # its Postgres login ends
     return revoked
 
 
@@ -85,6 +88,12 @@ async def caller(world: World, text: str) -> Asker | None:
     if not remembered:
         await _used(world, token, now)
     return Asker(f"token {id_} ({token.name})", token.role)
+
+
+def token_of(actor: str) -> TokenId | None:
+    """Return the token that an actor of the audit trail is, or None if it is no token."""
+    found = _ACTOR.match(actor)
+    return None if found is None else TokenId(int(found[1]))
 
 
 async def _read(world: World, wanted: Collection[TokenId]) -> Mapping[TokenId, ApiToken]:

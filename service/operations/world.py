@@ -24,7 +24,6 @@ from service.domain.setbacks import Setbacks
 from service.domain.spaced import Spaced
 from service.domain.uploading import Spool
 from service.operations.shared_reads import Together
-from service.operations.turns import Turns
 from service.ports.clock import Clock
 from service.ports.columnar import ColumnarBodies
 from service.ports.comparing import ExternalRows, FollowedRows
@@ -32,6 +31,7 @@ from service.ports.health import HttpProbe, StoreGauge
 from service.ports.launcher import Profiles
 from service.ports.meta_store import Stores
 from service.ports.parsing import Parsers
+from service.ports.read_logins import ReadLogins, ReadPlace
 from service.ports.records import Claim, Event
 from service.ports.signals import Signals
 from service.ports.sources import ExternalServers, ExternalTables, Replication
@@ -42,6 +42,7 @@ from service.protocol.ids import JobId, RelationId, StatementId
 from service.protocol.table_format import POSTGRES, Capabilities
 from service.telemetry.metrics import Metrics, Stage
 from service.telemetry.traces import Traces
+from service.turns import Turns
 
 RECORDED_EVERY_SECONDS = 60.0
 """How often the audit trail tells of DML and refusals of one kind by one actor. It bounds the size of the trail."""
@@ -49,12 +50,22 @@ TOKENS_REMEMBERED_SECONDS = 5.0
 """How long a process uses what it read of an API token. A revoked token ends within this time everywhere."""
 PARAMETERS_REMEMBERED_SECONDS = 5.0
 """How long a process uses the quotas of calls that it read."""
+LOGIN_OPENED_EVERY_SECONDS = 5.0
+"""How often a process sets the password of one caller's Postgres login."""
+Arrival = tuple[int, int, bool]
+"""The last event that a stream has read, the maximum number, and whether it shows what only admins may see."""
 VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20
+LOADS_MAX, LOADS_WAITING_MAX, LOAD_WAIT_SECONDS = 4, 100, 10.0
 
 
 def verification_turns() -> Turns:
     """Return the bound on the verifications of one process."""
     return Turns("verifications", running=VERIFICATIONS_MAX, waiting=VERIFICATIONS_WAITING_MAX)
+
+
+def load_turns(loads_max: int) -> Turns:
+    """Return the turns of bulk loads and INSERT .. SELECT, which are staged outside any epoch."""
+    return Turns("loads (TIDEFILL_LOADS_MAX)", running=loads_max, waiting=LOADS_WAITING_MAX, seconds=LOAD_WAIT_SECONDS)
 
 
 def page_turns() -> Turns:
@@ -129,10 +140,8 @@ class World:
     """The time that barriers spend outside the worker, measured by this process while it leads."""
     answers: Together[StatementId, StatementResult] = field(default_factory=Together[StatementId, StatementResult])
     """Shared reads of the results of accepted statements."""
-    arrivals: Together[tuple[int, int], Sequence[Event]] = field(
-        default_factory=Together[tuple[int, int], Sequence[Event]]
-    )
-    """Shared reads of new events for event streams. The key is (last event read, maximum number)."""
+    arrivals: Together[Arrival, Sequence[Event]] = field(default_factory=Together[Arrival, Sequence[Event]])
+    """Shared reads of new events for event streams."""
     awaited: Together[JobId, Awaited] = field(default_factory=Together[JobId, Awaited])
     """Shared reads of the jobs that callers wait for."""
     unfinished: Together[None, Collection[JobId]] = field(default_factory=Together[None, Collection[JobId]])
@@ -163,6 +172,14 @@ class World:
     """The rates at which tables take staged rows, as measured by this process while it leads."""
     verifications: Turns = field(default_factory=verification_turns)
     """Comparisons of this process: each takes Spark's slots, a pin, and one of the connections to the state store."""
+    read_logins: ReadLogins | None = None
+    read_place: ReadPlace | None = None
+    """The logins for users' own tools, and where they lead. None: there are none."""
+    logins_opened: Spaced = field(default_factory=lambda: Spaced(LOGIN_OPENED_EVERY_SECONDS))
+    """When this process last opened a login for users' own tools."""
+    login_turns: Turns = field(default_factory=lambda: Turns("logins", running=2, waiting=100, seconds=10.0))
+    staging_turns: Turns = field(default_factory=lambda: load_turns(LOADS_MAX))
+    """Loads whose rows are being staged by this process."""
     barrier_pages: Turns = field(default_factory=page_turns)
     """Large pages of barriers, one at a time: other calls are answered between two of them."""
     suspects: Suspects = field(default_factory=Suspects)

@@ -9,7 +9,10 @@ from service.protocol.ids import StatementId
 
 
 class Keys(Protocol):
-    """Idempotency keys, each with the stored response of a mutating call or the claim of a running call."""
+    """Idempotency keys, each with the stored response of a mutating call or the claim of a running call.
+
+    A key is a digest of its caller, a space, and what the caller sent.
+    """
 
     async def claim(self, key: str, fingerprint: str, *, now: datetime, hold: timedelta) -> Claim | Json:
         """Claim the key until `hold` after `now`, or return its stored response.

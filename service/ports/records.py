@@ -78,6 +78,10 @@ class LogicalView:
     shown: bool
 
 
+DISCREET_EVENTS: Final = ("token.", "secret.")
+"""How the kinds of the events begin that only admins may see."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The right to answer the call with an idempotency key.

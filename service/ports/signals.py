@@ -32,7 +32,7 @@ class Signals(Protocol):
 
 
 class Notifications(Protocol):
-    """Short texts to every service of an installation, this one too. Anyone may send, and any of them may be lost."""
+    """Short texts to every service of an installation, this one too. Others may send too, and any text may be lost."""
 
     async def send(self, payload: str) -> None:
         """Send a text of at most 8,000 bytes. Raises Unavailable."""

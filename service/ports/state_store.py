@@ -161,17 +161,25 @@ class Reader(Protocol):
     """Runs users' SELECTs under a login that can read only the public views and `rw_catalog`."""
 
     async def query(
-        self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False, quota: Bound | None = None
+        self,
+        sql: str,
+        *,
+        row_limit: int,
+        timeout_ms: int,
+        catalog: bool = False,
+        quota: Bound | None = None,
+        caller: str = "",
     ) -> QueryResult:
         """Run one read-only query. With `catalog` it reads `rw_catalog`, which may be in another database.
 
-        `quota` bounds the bytes of the result, if it is lower than the bound of all results.
+        `quota` bounds the bytes of the result, if it is lower than the bound of all results. `caller` is the actor
+        whose share of the queries it takes, empty for the service itself.
 
         Raises Invalid with Postgres's message and position, TooLarge, or Unavailable.
         """
         ...
 
-    async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
+    async def describe(self, sql: str, *, timeout_ms: int, caller: str = "") -> tuple[tuple[str, str], ...]:
         """Return the columns of a query as (name, Postgres type name), without running it. Raises as `query` does."""
         ...
 

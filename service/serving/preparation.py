@@ -13,7 +13,7 @@ from psycopg import errors
 from service.domain.errors import Invalid
 from service.serving.connections import OWNER_SETTINGS, Connection, said, translated, url_as, with_settings
 from service.serving.layout import lay_out
-from service.serving.read_role import make_read_role
+from service.serving.read_logins import make_read_group
 from service.serving.roles import Logins, make_reader, make_writer, role_names, take_from_public
 from service.sessions import check_sessions
 
@@ -21,12 +21,11 @@ _LOCK: Final = 0x7469646566696C6C
 """The advisory lock that serialises services which start together. The number is "tidefill" in ASCII."""
 
 
-async def prepare(
-    url: str, *, reader_password: str, writer_password: str, read_password: str, read_name: str | None = None
-) -> Logins:
-    """Create the layout of the state store and its three logins, and set their passwords.
+async def prepare(url: str, *, reader_password: str, writer_password: str, read_name: str | None = None) -> Logins:
+    """Create the layout of the state store and its two logins, and set their passwords. Create the group of the logins
+    for users' own tools.
 
-    `read_name` is the name of the login for users' own tools, for a server with a single tidefill database. Repeatable.
+    `read_name` is the name of that group, for a server with a single tidefill database. Repeatable.
     Services that start together run it one after another. Raises Invalid with the missing privilege or for a pooler,
     Conflict if one of the objects exists and is not tidefill's, and Unavailable.
     """
@@ -36,12 +35,12 @@ async def prepare(
         names = await role_names(conn, read=read_name)
         await make_reader(conn, names.reader, reader_password)
         await make_writer(conn, names.writer, writer_password)
-        await make_read_role(conn, names, read_password)
+        await make_read_group(conn, names.read)
         warnings = await take_from_public(conn, names)
     return Logins(
         reader_url=url_as(url, names.reader, reader_password),
         writer_url=url_as(url, names.writer, writer_password),
-        read_url=url_as(url, names.read, read_password),
+        read=names.read,
         warnings=warnings,
     )
 

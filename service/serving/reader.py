@@ -4,20 +4,22 @@ Next: `service.serving.user_query`, which confines the statement.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from psycopg import abc, adapt
 from psycopg.pq.abc import PGresult
 
-from service.domain.errors import TooLarge, Unavailable
+from service.domain.errors import TooLarge
 from service.domain.quotas import Bound
 from service.ports.state_store import QueryResult
 from service.serving.connections import CONNECT_SECONDS, Connection, Pool
 from service.serving.json_values import Convert, converter
 from service.serving.user_query import TooLargeError, fetch, reading
+from service.turns import Turns
 
 VALUE_BYTES: Final = 24
 """Counted for each value in addition to its text: the memory of a NULL in a result or of a number in a row."""
@@ -53,49 +55,47 @@ class PostgresReader:
 
     def __init__(self, pool: Pool, catalog: Pool | None = None, limits: ReaderLimits = _LIMITS) -> None:
         self._pool, self._catalog, self._limits = pool, catalog or pool, limits
-        self._turns = asyncio.Semaphore(limits.queries_max)
-        self._waiting = 0
-        self._large = asyncio.Semaphore(limits.large_max)
+        self._turns = Turns(
+            "queries (TIDEFILL_QUERIES_MAX)",
+            running=limits.queries_max,
+            waiting=limits.waiting_max,
+            seconds=limits.wait_seconds,
+        )
+        self._large = Turns("large results", running=limits.large_max, waiting=limits.queries_max)
 
     async def query(
-        self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False, quota: Bound | None = None
+        self,
+        sql: str,
+        *,
+        row_limit: int,
+        timeout_ms: int,
+        catalog: bool = False,
+        quota: Bound | None = None,
+        caller: str = "",
     ) -> QueryResult:
         pool = self._catalog if catalog else self._pool
         own = Bound("TIDEFILL_RESULT_BYTES_MAX", self._limits.bytes_max)
         bound = own if quota is None or own.value <= quota.value else quota
-        async with self._turn(), AsyncExitStack() as held, reading(pool, sql, timeout_ms=timeout_ms) as conn:
-            rows, result = await self._rows(conn, row_limit + 1, bound, held)
+        async with (
+            self._turns.turn(caller),
+            AsyncExitStack() as held,
+            reading(pool, sql, timeout_ms=timeout_ms) as conn,
+        ):
+            enter_large = partial(held.enter_async_context, self._large.turn(caller))
+            rows, result = await self._rows(conn, row_limit + 1, bound, enter_large)
             columns = await _columns(conn, result)
         return QueryResult(columns, tuple(rows[:row_limit]), truncated=len(rows) > row_limit)
 
-    async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
-        async with self._turn(), reading(self._pool, sql, timeout_ms=timeout_ms) as conn:
+    async def describe(self, sql: str, *, timeout_ms: int, caller: str = "") -> tuple[tuple[str, str], ...]:
+        async with self._turns.turn(caller), reading(self._pool, sql, timeout_ms=timeout_ms) as conn:
             return await _columns(conn, await fetch(conn, 0, bytes_max=_LARGE_BYTES))
 
-    @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[None]:
-        """Wait for a free slot in the order of the calls. Raises Unavailable if too many wait or it takes too long."""
-        busy = f"{self._limits.queries_max} queries run, as many as may (TIDEFILL_QUERIES_MAX): try again later"
-        if self._turns.locked() and self._waiting >= self._limits.waiting_max:
-            raise Unavailable(busy)
-        self._waiting += 1
-        try:
-            await asyncio.wait_for(self._turns.acquire(), self._limits.wait_seconds)
-        except TimeoutError:
-            raise Unavailable(busy) from None
-        finally:
-            self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._turns.release()
-
     async def _rows(
-        self, conn: Connection, wanted: int, bound: Bound, held: AsyncExitStack
+        self, conn: Connection, wanted: int, bound: Bound, enter_large: Callable[[], Awaitable[None]]
     ) -> tuple[list[tuple[Any, ...]], PGresult]:
         """Return at most `wanted` rows and a result that describes them. Raises TooLarge if they exceed `bound`.
 
-        A large result enters the limit on large results, which `held` releases.
+        A large result enters the limit on large results with `enter_large`.
         """
         rows: list[tuple[Any, ...]] = []
         size, large, count = 0, False, min(wanted, 1)
@@ -113,7 +113,7 @@ class PostgresReader:
             if result.ntuples < count or len(rows) >= wanted:
                 return rows, result
             if size > _LARGE_BYTES and not large:
-                await held.enter_async_context(self._large)
+                await enter_large()
                 large = True
             count = _next_count(wanted - len(rows), width=size // len(rows), values=result.nfields)
 

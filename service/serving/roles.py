@@ -1,14 +1,15 @@
 """Create the two logins that run users' statements: the reader for SELECT, the writer for DML.
 
 Neither owns any object. They are logins, because SQL can undo a SET ROLE. Their names contain the database's oid,
-because roles belong to the whole server and their grants to one database. A third login, for users' own tools, is in
-`read_role.py`.
+because roles belong to the whole server and their grants to one database. The logins for users' own tools are in
+`read_logins.py`.
 
 Postgres has no negative grants. PUBLIC has privileges that these logins must not have, such as advisory locks, notify,
 sleep and large objects. They are revoked from PUBLIC and granted to every other role by name.
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, LiteralString
 
 from psycopg import errors, sql
@@ -35,8 +36,14 @@ _WRITER_SETTINGS: Final = (
     ("hash_mem_multiplier", "2"),
     ("search_path", "live"),
 )
-_TEMPORARY_FILES: Final = (("temp_file_limit", "4GB"),)
-"""Prevents that one user's sort fills the disk. Only a superuser can set it, and the logins cannot change it."""
+_BY_SUPERUSER: Final = (
+    # Prevents that one user's sort fills the disk.
+    ("temp_file_limit", "4GB"),
+    # Errors of users' statements are answered. The server's log would show their values to whoever reads it.
+    ("log_min_messages", "log"),
+    ("log_min_error_statement", "panic"),
+)
+"""Only a superuser can set these, and the logins cannot change them."""
 
 # Names of functions with effects beyond the statement's own result.
 _DENIED: Final = (
@@ -70,7 +77,7 @@ class RoleNames:
     reader: str
     writer: str
     read: str
-    """For people's own tools."""
+    """The group of the logins for people's own tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +86,8 @@ class Logins:
 
     reader_url: str = field(repr=False)
     writer_url: str = field(repr=False)
-    read_url: str = field(repr=False)
-    """For people's own tools."""
+    read: str = ""
+    """The group of the logins for people's own tools."""
     warnings: tuple[str, ...] = ()
 
 
@@ -156,8 +163,16 @@ async def take_from_public(conn: Connection, names: RoleNames) -> tuple[str, ...
     return await _left_open(conn, names)
 
 
-async def make_login(conn: Connection, name: str, password: str, connections: int) -> None:
-    """Create a login without objects, or set its password.
+async def make_login(
+    conn: Connection,
+    name: str,
+    password: str,
+    connections: int,
+    *,
+    group: str | None = None,
+    until: datetime | None = None,
+) -> None:
+    """Create a login without objects, or set its password. It has the privileges of `group`, and ends with `until`.
 
     Raises Invalid if the owner may not create logins, and Conflict if the role exists and has too many privileges.
     """
@@ -167,23 +182,33 @@ async def make_login(conn: Connection, name: str, password: str, connections: in
         raise Invalid(f'"{user}" may not create the logins for users\' statements: alter role "{user}" createrole')
     cursor = await conn.execute(
         "select rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls or exists"
-        " (select 1 from pg_auth_members where member = pg_roles.oid) from pg_roles where rolname = %s",
-        [name],
+        " (select 1 from pg_auth_members where member = pg_roles.oid and roleid::regrole::text <> %s)"
+        " from pg_roles where rolname = %s",
+        ["" if group is None else group, name],
     )
     found = await cursor.fetchone()
     if found == (True,):
         raise Conflict(f'role "{name}" exists and may do more than a login for users\' statements should: drop it')
     role = sql.Identifier(name)
     if found is None:
-        await conn.execute(sql.SQL("create role {}").format(role))
-        await _become_member(conn, role)
+        await make_role(conn, name)
     # Only a verifier is sent, so the server neither stores nor logs the password.
     verifier = conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
     await conn.execute(
-        sql.SQL("alter role {} login noinherit connection limit {} password {}").format(
-            role, sql.Literal(connections), sql.Literal(verifier)
+        sql.SQL("alter role {} login {} connection limit {} password {} valid until {}").format(
+            role,
+            sql.SQL("noinherit" if group is None else "inherit"),
+            sql.Literal(connections),
+            sql.Literal(verifier),
+            sql.Literal("infinity" if until is None else until.isoformat()),
         )
     )
+
+
+async def make_role(conn: Connection, name: str) -> None:
+    """Create a role without a login, whose sessions the owner may end."""
+    await conn.execute(sql.SQL("create role {}").format(sql.Identifier(name)))
+    await _become_member(conn, sql.Identifier(name))
 
 
 async def _become_member(conn: Connection, role: sql.Identifier) -> None:
@@ -201,7 +226,7 @@ async def _is_superuser(conn: Connection) -> bool:
 async def configure(conn: Connection, name: str, settings: tuple[tuple[str, str], ...]) -> None:
     """Set the initial settings of a login's sessions."""
     if await _is_superuser(conn):
-        settings = (*settings, *_TEMPORARY_FILES)
+        settings = (*settings, *_BY_SUPERUSER)
     role = sql.Identifier(name)
     statement = sql.SQL("alter role {} in database {} set {} to {}")
     for key, value in settings:

@@ -141,7 +141,10 @@ def _unreachable(at: Address, error: Exception, conninfo: str, tried: int) -> Me
 
 def _hidden(at: Address, said: str, error: Exception, *, addresses: int) -> Unreachable:
     """Return one error for every host that does not answer as Postgres, so that users cannot scan ports or names."""
-    log.info("source.unreachable", source=at.name, place=at.place, reason=words(said), error=type(error).__name__)
+    # Hosts are of users. Only the words after the last colon name none.
+    reason = said.rpartition(": ")[2]
+    log.info("source.unreachable", source=at.name, reason=words(reason), error=type(error).__name__)
+    log.debug("source.unreachable", source=at.name, place=at.place, reason=words(said))
     message = (
         f"{at.label}: {at.place} cannot be reached as a Postgres server; the log of the service says why "
         f"(and this message, for hosts that {SETTING} lists)"

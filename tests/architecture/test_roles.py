@@ -47,7 +47,7 @@ CHANGING: Final = {
     "POST /v1/tokens": ADMIN,
     "DELETE /v1/tokens/{token}": ADMIN,
 }
-ADMINS_READ: Final = {"GET /v1/tokens"}
+ADMINS_READ: Final = {"GET /v1/secrets", "GET /v1/tokens"}
 OPEN_TO_ALL: Final = {"GET /livez", "GET /readyz", "GET /openapi.json", "GET /docs", "GET /docs/{name}"}
 
 SHOWN: Final = (
@@ -58,7 +58,6 @@ SHOWN: Final = (
     "SHOW JOBS",
     "SHOW TABLES",
     "SHOW INTERNAL TABLES",
-    "SHOW SECRETS",
     "SHOW INDEXES FROM t",
     "SHOW CREATE TABLE t",
     "DESCRIBE t",
@@ -100,6 +99,7 @@ EVERY: Final = {
     **dict.fromkeys(SHOWN, Role.VIEWER),
     **dict.fromkeys(OPERATED, OPERATOR),
     **dict.fromkeys(ADMINISTERED, ADMIN),
+    "SHOW SECRETS": ADMIN,
 }
 
 

@@ -258,6 +258,11 @@ async def test_events_are_read_after_an_id(stores: Stores) -> None:
         first, second = await tx.events.since(0, limit=2)
         (third,) = await tx.events.since(second.id, limit=2)
         assert await tx.events.newest() == third.id
+        await tx.events.append("token.created", {"name": "hidden"}, now=NOW)
+        await tx.events.append("secret.created", {"name": "hidden"}, now=NOW)
+        await tx.events.append("thing.happened", {}, now=NOW)
+        assert [one.kind for one in await tx.events.since(third.id, limit=2, discreet=False)] == ["thing.happened"]
+        assert len(await tx.events.since(third.id, limit=9)) == 3
     assert [one.facts["number"] for one in (first, second, third)] == [0, 1, 2]
     assert (first.kind, first.at, first.facts["text"]) == ("thing.happened", NOW, "a\N{REPLACEMENT CHARACTER}b")
 

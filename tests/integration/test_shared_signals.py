@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import cast
 
 import psycopg
 import pytest
+import structlog
 
 from service.domain.barrier import Chore
-from service.loops.shared_signals import PAYLOAD_MAX, Exchange, SharedSignals
+from service.loops.shared_signals import LOOKED_AT_MAX, Exchange, SharedSignals
+from service.loops.signal_texts import BYTES_MAX, channel_of, signed
 from service.loops.system_clock import SystemClock
-from service.meta_store.notifications import CHANNEL, PostgresNotifications
+from service.meta_store.notifications import PostgresNotifications
 from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH, GraphId
 
@@ -20,12 +23,19 @@ FOR_EVER = 3600.0
 HELLOS = map(GraphId, count(100))
 """A topic for each call of `heard_by_all`: a signal of an earlier one that comes late is not taken for its own."""
 NEVER = GraphId(99)
+KEY = "the key that only services know"
+CHANNEL = channel_of(KEY)
+
+
+def exchange_of(url: str, name: str) -> Exchange:
+    """The exchange of a service."""
+    return Exchange(PostgresNotifications(url, CHANNEL), name, KEY, SystemClock())
 
 
 @asynccontextmanager
 async def exchanging(url: str, *names: str) -> AsyncGenerator[list[tuple[Exchange, SharedSignals]]]:
     """Run the exchange of each service, until every one has heard all others."""
-    made = [Exchange(PostgresNotifications(url), name, SystemClock()) for name in names]
+    made = [exchange_of(url, name) for name in names]
     services = [(exchange, exchange.signals("changes")) for exchange in made]
     stop = asyncio.Event()
     running = [asyncio.create_task(exchange.run(stop)) for exchange in made]
@@ -63,29 +73,36 @@ async def test_a_signal_wakes_the_other_service(database_url: str, topic: Topic)
 
 async def test_all_topics_and_very_many_of_them(database_url: str) -> None:
     async with exchanging(database_url, "a", "b") as ((_, mine), (_, theirs)):
-        for topics in ((), tuple(GraphId(1_000_000 + one) for one in range(PAYLOAD_MAX))):
+        for topics in ((), tuple(GraphId(1_000_000 + one) for one in range(BYTES_MAX))):
             before = theirs.heard(Chore.TIDY)
             waits = asyncio.create_task(theirs.wait(FOR_EVER, topic=Chore.TIDY, since=before))
             mine.notify(*topics)
             await waits
 
 
-async def test_i13_what_a_stranger_notifies_is_left_alone(database_url: str) -> None:
-    async with exchanging(database_url, "a", "b") as ((_, mine), (_, theirs)):
-        async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as stranger:
-            for text in ("", "{}", "[1, 2]", '["x", {"changes": [{}]}]', '["x", {"unknown": []}]', "[" * 5_000):
-                await stranger.execute("select pg_notify(%s, %s)", (CHANNEL, text))
-        waits = asyncio.create_task(theirs.wait(FOR_EVER, since=theirs.heard()))
-        mine.notify(None)
-        await waits
+async def test_s1_texts_of_strangers_make_no_peers_and_one_log_line(database_url: str) -> None:
+    """Even of strangers who know the channel, and more texts than are looked at in a second."""
+    texts = ["", "{}", "[" * 7_000, '["x", {"changes": [7]}]', f"{'0' * 32} x changes=7", signed("other", "x", {})]
+    async with exchanging(database_url, "a", "b") as ((_, mine), (other, theirs)):
+        with structlog.testing.capture_logs() as lines:
+            async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as stranger:
+                flood = "select pg_notify(%s, text || n) from unnest(%s::text[]) text, generate_series(1, %s) n"
+                before = theirs.heard(NEVER)
+                await stranger.execute(flood, (CHANNEL, texts, LOOKED_AT_MAX))
+                # The rest of a second counts as one signal of all topics.
+                await theirs.wait(FOR_EVER, topic=NEVER, since=before)
+            await heard_by_all(mine, [theirs])
+        assert [line["event"] for line in lines] == ["signals.dropped"] * 2
+        assert sorted(other._peers) == ["a"]  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_a_name_that_is_unknown_here_does_not_hide_the_others(database_url: str) -> None:
+async def test_names_and_topics_that_are_unknown_here_do_not_hide_the_others(database_url: str) -> None:
     """A service that starts has not made its names yet, and one of the next release may have more of them."""
     async with exchanging(database_url, "a", "b") as (_, (_, theirs)):
         waits = asyncio.create_task(theirs.wait(FOR_EVER, topic=GraphId(7), since=theirs.heard(GraphId(7))))
+        hints = {"unknown": [GraphId(7)], "changes": [cast("Chore", "of_the_next_release"), GraphId(7)]}
         async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as newer:
-            await newer.execute("select pg_notify(%s, %s)", (CHANNEL, '["x", {"unknown": [7], "changes": [7]}]'))
+            await newer.execute("select pg_notify(%s, %s)", (CHANNEL, signed(KEY, "x", hints)))
         await waits
 
 
@@ -104,7 +121,7 @@ async def test_i3_a_lost_connection_is_opened_again_and_everything_is_read_again
 
 async def test_the_last_signal_of_a_service_that_ends_is_sent(database_url: str) -> None:
     async with exchanging(database_url, "a", "b") as ((_, _), (_, theirs)):
-        ending, stop = Exchange(PostgresNotifications(database_url), "c", SystemClock()), asyncio.Event()
+        ending, stop = exchange_of(database_url, "c"), asyncio.Event()
         signals = ending.signals("changes")
         running = asyncio.create_task(ending.run(stop))
         await heard_by_all(signals, [theirs])

@@ -60,7 +60,7 @@ class Insistence:
             return {"affected": await accepted.run(world, insert, asked_by=itself("a user"), claim=claim)}
 
         try:
-            response = await idempotency.once(world, self.key, b"insert", insert)
+            response = await idempotency.once(world, self.key, b"insert", insert, caller="workload")
         except Invalid:
             self.answered = self.refused = True  # its table is gone
             return

@@ -13,7 +13,7 @@ from service.domain.job import JobState
 from service.domain.launching import OwnJob
 from service.ports.audit import Asker, Outcome
 from service.ports.meta_store import Transaction
-from service.ports.records import BarrierRecord, Command, Event, GraphState, Json, WorkerRecord
+from service.ports.records import DISCREET_EVENTS, BarrierRecord, Command, Event, GraphState, Json, WorkerRecord
 from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier, BarrierKind
@@ -536,8 +536,10 @@ class FakeEvents:
         stored = {name: printable(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
         self.tables.events.put(one, Event(one, now, kind, stored))
 
-    async def since(self, after: int, *, limit: int) -> Sequence[Event]:
-        return [event for one, event in sorted(self.tables.events.items()) if one > after][:limit]
+    async def since(self, after: int, *, limit: int, discreet: bool = True) -> Sequence[Event]:
+        hidden = () if discreet else DISCREET_EVENTS
+        shown = [event for one, event in sorted(self.tables.events.items()) if one > after]
+        return [event for event in shown if not event.kind.startswith(hidden)][:limit]
 
     async def newest(self) -> int:
         return max(self.tables.events, default=0)

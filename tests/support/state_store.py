@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from service.ports.read_logins import ReadLogin
 from service.ports.state_store import StagedRows
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
 from service.protocol.relation import Relation, RelationKind, state_table
-from service.serving.connections import Pool, open_pool
+from service.serving.connections import Pool, open_pool, url_as
 from service.serving.fencing import PostgresFences
 from service.serving.preparation import prepare
+from service.serving.read_logins import PostgresReadLogins
 from service.serving.roles import Logins
 from service.serving.tables import PostgresTables
 
@@ -43,6 +45,12 @@ class Store:
         async with self.pool.connection() as conn:
             return list(await (await conn.execute(query.encode())).fetchall())
 
+    async def read_url(self, suffix: str = "root") -> str:
+        """Open a login for a user's own tools; return its URL."""
+        reads = PostgresReadLogins(self.pool, self.logins.read)
+        await reads.open(ReadLogin(suffix), READ_PASSWORD)
+        return url_as(self.url, reads.name(suffix), READ_PASSWORD)
+
     async def run(self, statement: str) -> None:
         """Run a statement of the owner."""
         async with self.pool.connection() as conn:
@@ -52,9 +60,7 @@ class Store:
 @asynccontextmanager
 async def prepared_store(url: str) -> AsyncGenerator[Store]:
     """Prepare the database and open the owner's pool."""
-    logins = await prepare(
-        url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD, read_password=READ_PASSWORD
-    )
+    logins = await prepare(url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD)
     async with open_pool(url, name="test") as pool:
         yield Store(url, pool, logins, PostgresTables(pool), PostgresFences(pool))
 

@@ -15,10 +15,10 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
-from service.api.access import needs
+from service.api.access import AskedBy, needs
 from service.api.calling import Here, Limit
 from service.api.credentials import Credentials
-from service.domain.roles import Role
+from service.domain.roles import Role, permits
 from service.operations.status import history
 from service.operations.world import World
 from service.ports.records import Event
@@ -53,24 +53,28 @@ EventId = Annotated[int, Field(ge=0, le=BIGINT_MAX)]
 async def list_events(
     world: Here,
     request: Request,
+    asked_by: AskedBy,
     after: EventId | None = None,
     limit: Limit = 100,
     last_event_id: Annotated[EventId | None, Header()] = None,
 ) -> Response:
     """List events, oldest first, with `Accept: application/json`. Otherwise stream them as server-sent events, each
     with its `id`, its kind as `event` and an item of a page as `data`. The stream never ends. It resumes after
-    `Last-Event-ID` or `after`, or else starts now.
+    `Last-Event-ID` or `after`, or else starts now. Only admins see events of tokens and secrets.
     """
     cursor = after if last_event_id is None else last_event_id
+    discreet = permits(asked_by.role, Role.ADMIN)
     if _wants_json(request.headers.get("accept", "")):
-        found = await history.events(world, after=cursor or 0, limit=limit)
+        found = await history.events(world, after=cursor or 0, limit=limit, discreet=discreet)
         following = str(found[-1].id) if len(found) == limit else None
         return JSONResponse({"items": [_json(event) for event in found], "next": following})
-    request.app.state.streams.check()
+    request.app.state.streams.check(asked_by.actor)
     if cursor is None:
         cursor = await history.newest_event(world)
     return StreamingResponse(
-        request.app.state.streams.held(stream(world, cursor, partial(_admitted, request))),
+        request.app.state.streams.held(
+            stream(world, cursor, partial(_admitted, request), discreet=discreet), asked_by.actor
+        ),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store"},
     )
@@ -81,12 +85,14 @@ async def _admitted(request: Request) -> bool:
     return await credentials.caller(request.scope) is not None
 
 
-async def stream(world: World, after: int, admitted: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+async def stream(
+    world: World, after: int, admitted: Callable[[], Awaitable[bool]], *, discreet: bool
+) -> AsyncIterator[str]:
     """Yield a frame for every event after `after`, until the client leaves or its token is no longer valid."""
     # Sent at once, so that a client knows that it is connected before any event happens.
     yield ": connected\n\n"
     while await admitted():
-        found = await history.next_events(world, after=after, limit=_PAGE, patience=KEEP_ALIVE)
+        found = await history.next_events(world, after=after, limit=_PAGE, patience=KEEP_ALIVE, discreet=discreet)
         yield _frames(found) if found else ": still here\n\n"
         after = found[-1].id if found else after
 

@@ -201,7 +201,7 @@ async def forget_source_cleanup(call: Calling, cleanup: CleanupPath) -> Mapping[
     return await call.once(Done, act)
 
 
-@router.get("/secrets", dependencies=needs(Role.VIEWER))
+@router.get("/secrets", dependencies=needs(Role.ADMIN))
 async def list_secrets(world: Here) -> SecretList:
     """List the secrets by name."""
     return SecretList([Secret(name=name) for name in await secrets.names(world)])

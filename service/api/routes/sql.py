@@ -92,10 +92,10 @@ async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES
     """Run one SQL statement. A CREATE with `background_ddl` returns 202 and its job in `Location`."""
     session = {name: value if isinstance(value, str) else str(value).lower() for name, value in body.session.items()}
 
+    admitted = await dispatch.admitted(call.world, body.sql, session=session, asked_by=call.asked_by)
+
     async def act(claim: Claim | None) -> Mapping[str, Any]:
-        outcome = await dispatch.run(
-            call.world, body.sql, session=session, asked_by=call.asked_by, claim=claim, gone=call.gone
-        )
+        outcome = await admitted.run(claim, call.gone)
         return {
             "tag": outcome.tag,
             "columns": [{"name": name, "type": kind} for name, kind in outcome.columns],
@@ -107,7 +107,8 @@ async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES
             "rows": outcome.rows,
         }
 
-    answer = dict(await call.kept(act))
+    # A statement that only reads may be run again, and its result may be large.
+    answer = dict(await (call.kept(act) if admitted.changes else act(None)))
     rows = answer.pop("rows")
     content = await encoded(answer, rows)
     # The kept answer contains it, so that a repetition with the same key gets the same status.

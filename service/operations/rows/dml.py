@@ -152,7 +152,7 @@ async def _insert_staged(
     claim: Claim | None,
 ) -> int:
     names = tuple(column.name for column in columns)
-    async with staging as staged:
+    async with world.staging_turns.turn(asked_by.actor), staging as staged:
         if staged.rows > 0:
             insert = InsertStaged(
                 id=statement,

@@ -5,10 +5,11 @@ Next: `service.sql.parse`, then `service.operations.statements.views` for one of
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from service.domain.parameters import parse_session_variable
+from service.domain.roles import Role
 from service.operations.auditing import admit
 from service.operations.leaving import Gone
 from service.operations.offload import parsed
@@ -31,9 +32,39 @@ from service.operations.statements.telling import told
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.records import Claim
+from service.sql.statements.statement import Statement
 
 FAMILIES: Final = (dml, indexes, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
 """The modules that register handlers. Importing them fills the registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A statement that was parsed, and that its caller may run. `changes`: it does more than read."""
+
+    call: Call
+    statement: Statement
+    changes: bool
+
+    async def run(self, claim: Claim | None = None, gone: Gone | None = None) -> Outcome:
+        """Run the statement.
+
+        DML is linked to `claim`. A query or the wait for a job ends when its caller is `gone`. Raises domain errors,
+        with the position of the fault in the text if it has one.
+        """
+        call = replace(self.call, claim=claim, gone=gone)
+        outcome = await HANDLERS[type(self.statement)].run(call, self.statement)
+        return outcome if outcome.session else replace(outcome, session=call.session)
+
+
+async def admitted(world: World, text: str, *, session: Mapping[str, str], asked_by: Asker) -> Admitted:
+    """Parse a statement. Raises domain errors, and Forbidden if the asker's role does not permit the statement."""
+    checked = {name: parse_session_variable(name, value) for name, value in session.items()}
+    statement = await parsed(world.parsers, text)
+    said, needs = told(statement, text), HANDLERS[type(statement)].role(statement)
+    asked_by = asked_by.saying(said.text, said.target, discreet=said.discreet)
+    await admit(world, asked_by, needs)
+    return Admitted(Call(world, text, checked, asked_by), statement, changes=needs is not Role.VIEWER)
 
 
 async def run(
@@ -45,15 +76,5 @@ async def run(
     claim: Claim | None = None,
     gone: Gone | None = None,
 ) -> Outcome:
-    """Run one statement.
-
-    DML is linked to `claim`. A query or the wait for a job ends when its caller is `gone`. Raises domain errors, with
-    the position of the fault in `text` if it has one, and Forbidden if the asker's role does not permit the statement.
-    """
-    checked = {name: parse_session_variable(name, value) for name, value in session.items()}
-    statement = await parsed(world.parsers, text)
-    handled, said = HANDLERS[type(statement)], told(statement, text)
-    asked_by = asked_by.saying(said.text, said.target, discreet=said.discreet)
-    await admit(world, asked_by, handled.role(statement))
-    outcome = await handled.run(Call(world, text, checked, asked_by, claim, gone), statement)
-    return outcome if outcome.session else replace(outcome, session=checked)
+    """Parse and run one statement, as `admitted` and `Admitted.run` do."""
+    return await (await admitted(world, text, session=session, asked_by=asked_by)).run(claim, gone)

@@ -33,6 +33,7 @@ async def _select(call: Call, statement: Select) -> Outcome:
         timeout_ms=call.limit("statement_timeout", known),
         catalog=catalog,
         quota=quota,
+        caller=call.asked_by.actor,
     )
     try:
         result = await unless(call.gone, query)

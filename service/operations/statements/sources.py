@@ -33,6 +33,6 @@ async def _drop_secret(call: Call, statement: DropSecret) -> Outcome:
     return Outcome("DROP_SECRET", notices=notices)
 
 
-@handles(ShowSecrets, needs=Role.VIEWER)
+@handles(ShowSecrets, needs=Role.ADMIN)
 async def _show_secrets(call: Call, _: ShowSecrets) -> Outcome:
     return listed(await secrets.names(call.world))

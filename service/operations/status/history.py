@@ -7,14 +7,14 @@ from functools import partial
 from service.domain.errors import NotFound
 from service.operations.polling import until
 from service.operations.status.models import BarrierPage, BarrierView, CommandView, GraphDetail
-from service.operations.world import World
+from service.operations.world import Arrival, World
 from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch
 
 
-async def barriers(world: World, *, limit: int, before: Epoch | None) -> BarrierPage:
+async def barriers(world: World, *, limit: int, before: Epoch | None, caller: str = "") -> BarrierPage:
     """Return the newest barriers before `before`, newest first."""
-    async with world.barrier_pages.turn():
+    async with world.barrier_pages.turn(caller):
         async with world.stores.begin() as tx:
             found = await tx.barriers.history(DATABASE_GRAPH, limit=limit + 1, before=before)
         views = tuple(_barrier(record) for record in found[:limit])
@@ -55,10 +55,10 @@ async def workers(world: World) -> Sequence[WorkerRecord]:
         return await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
 
 
-async def events(world: World, *, after: int, limit: int) -> Sequence[Event]:
-    """Return the oldest events after `after`."""
+async def events(world: World, *, after: int, limit: int, discreet: bool) -> Sequence[Event]:
+    """Return the oldest events after `after`. `discreet`: also those that only admins may see."""
     async with world.stores.begin() as tx:
-        return await tx.events.since(after, limit=limit)
+        return await tx.events.since(after, limit=limit, discreet=discreet)
 
 
 async def newest_event(world: World) -> int:
@@ -67,19 +67,22 @@ async def newest_event(world: World) -> int:
         return await tx.events.newest()
 
 
-async def next_events(world: World, *, after: int, limit: int, patience: timedelta) -> Sequence[Event]:
+async def next_events(world: World, *, after: int, limit: int, patience: timedelta, discreet: bool) -> Sequence[Event]:
     """Wait for events after `after` and return the oldest ones. Return no events after `patience`."""
 
     async def look() -> Sequence[Event] | None:
-        return await world.arrivals.get((after, limit), partial(_arrivals, world)) or None
+        return await world.arrivals.get((after, limit, discreet), partial(_arrivals, world)) or None
 
     return await until(world, look, limit=patience) or []
 
 
-async def _arrivals(world: World, wanted: Collection[tuple[int, int]]) -> Mapping[tuple[int, int], Sequence[Event]]:
-    """Return the events after each (event, limit). All streams that are up to date share one key."""
+async def _arrivals(world: World, wanted: Collection[Arrival]) -> Mapping[Arrival, Sequence[Event]]:
+    """Return the events after each one. All streams of a kind that are up to date share one key."""
     async with world.stores.begin() as tx:
-        return {(after, limit): await tx.events.since(after, limit=limit) for after, limit in wanted}
+        return {
+            (after, limit, discreet): await tx.events.since(after, limit=limit, discreet=discreet)
+            for after, limit, discreet in wanted
+        }
 
 
 def _barrier(record: BarrierRecord) -> BarrierView:

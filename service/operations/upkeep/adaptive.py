@@ -24,7 +24,7 @@ from service.domain.adaptive import (
 )
 from service.domain.parameters import SystemParameters
 from service.operations.commands.limits import throttled
-from service.operations.parameters import HTTP_PROBE
+from service.operations.parameters import HTTP_PROBE, SQL_PROBE
 from service.operations.retrying import retried
 from service.operations.sources.registry import address
 from service.operations.upkeep.load_signals import measured, measured_outside
@@ -65,10 +65,12 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
         if not any(_due(scan, passed) for scan in scans):
             return 0
         parameters = SystemParameters.of(await tx.parameters.all())
-        url = await tx.parameters.secret(HTTP_PROBE)
+        url, query = await tx.parameters.secret(HTTP_PROBE), await tx.parameters.secret(SQL_PROBE)
+        # A service of the release before stored the whole query here.
+        query = query or parameters.backfill_auto_probe_sql
         places = await _places(world, tx, [scan.fragment for scan in scans])
     at_all, outside = await asyncio.gather(
-        measured(world, parameters, url=url), _measured_outside(world, parameters, places)
+        measured(world, parameters, url=url, query=query), _measured_outside(world, parameters, places)
     )
     circumstances = _Circumstances(
         passed=passed,

@@ -20,15 +20,15 @@ _SOURCE_SECONDS: Final = 3.0
 _WORDS_MAX: Final = 200
 
 
-async def measured(world: World, parameters: SystemParameters, *, url: str) -> Sequence[Reading]:
-    """Return the readings of the enabled signals. `url` is the HTTP probe, empty if there is none."""
+async def measured(world: World, parameters: SystemParameters, *, url: str, query: str) -> Sequence[Reading]:
+    """Return the readings of the enabled signals. `url` and `query` are the probes, empty if there are none."""
     looks: list[Coroutine[Any, Any, Sequence[Reading]]] = []
     if parameters.backfill_auto_replication_lag_mb or parameters.backfill_auto_connections_percent:
         looks.append(_store(world, parameters))
     if url:
         looks.append(_http(world, parameters, url))
-    if parameters.backfill_auto_probe_sql:
-        looks.append(_sql(world, parameters))
+    if query:
+        looks.append(_sql(world, parameters, query))
     return [reading for found in await asyncio.gather(*looks) for reading in found]
 
 
@@ -76,11 +76,11 @@ async def _http(world: World, parameters: SystemParameters, text: str) -> Sequen
     return [of_http(status, expected=parameters.backfill_auto_probe_http_status, shown=url.shown)]
 
 
-async def _sql(world: World, parameters: SystemParameters) -> Sequence[Reading]:
+async def _sql(world: World, parameters: SystemParameters, query: str) -> Sequence[Reading]:
     timeout_ms = parameters.backfill_auto_probe_sql_timeout_ms
     try:
         async with asyncio.timeout(timeout_ms / 1000 + _SQL_GRACE_SECONDS):
-            found = await world.reader.query(parameters.backfill_auto_probe_sql, row_limit=1, timeout_ms=timeout_ms)
+            found = await world.reader.query(query, row_limit=1, timeout_ms=timeout_ms)
     except TimeoutError:
         return [failed(Signal.SQL_PROBE, f"the query did not answer within {timeout_ms} ms")]
     except (Invalid, Unavailable) as error:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from service.domain.errors import Deposed
 from service.domain.job import IN_GRAPH
 from service.operations.auditing import KEPT
+from service.operations.read_logins import end_logins
 from service.operations.retrying import retried
 from service.operations.verify.worker_rpc import VERIFY_WAIT
 from service.operations.world import World
@@ -20,7 +21,7 @@ log = logger("maintenance")
 async def tidy(world: World, *, term: Term) -> None:
     """Run every chore, even if another one fails (I13). Raises Deposed at once and the first other error at the end."""
     failed: list[Exception] = []
-    for chore in (vacuum, unstage, forget_past):
+    for chore in (vacuum, unstage, forget_past, end_logins):
         try:
             await chore(world, term=term)
         except Deposed:

@@ -1,13 +1,14 @@
 """Send requests to workers: analyze a query, and verify a view against its query."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
 from service.domain.stage_engine import check_verifiable
 from service.operations.jobs.stages import stages_of
-from service.operations.leaving import Gone
+from service.operations.leaving import Gone, unless
 from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.status.staleness import broken_of, notice
@@ -64,7 +65,7 @@ async def verify(
     """
     async with world.stores.begin(by=asked_by) as tx:
         await _verifiable(tx, job)
-    async with world.verifications.turn(gone):
+    async with world.verifications.turn(asked_by.actor, partial(unless, gone)):
         return await _verified(world, job, engine)
 
 

@@ -116,6 +116,16 @@ def tokenize(sql: str) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
+def without_literals(sql: str) -> str:
+    """Return a statement with `***` for the text of each string, and without comments. Raises Invalid."""
+    shown, end = "", 0
+    for token in tokenize(sql):
+        gap = " " if token.start > end else ""
+        shown += gap + ("'***'" if token.kind is TokenKind.STRING else token.text)
+        end = token.end
+    return shown.strip()
+
+
 def mentioned(sql: str) -> frozenset[str]:
     """Return a superset of the names in a statement, in which most entries are other words.
 

@@ -1,6 +1,7 @@
 """Roles, API tokens and the audit trail through the doors, on a real meta store."""
 
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,9 +18,11 @@ from service.api.app import ROUTERS
 from service.api.settings import ApiSettings
 from service.domain.errors import Unavailable
 from service.domain.roles import PEOPLE, Role, permits
+from service.meta_store import keys
 from service.meta_store.stores import PostgresStores
 from service.operations.upkeep import maintenance
-from service.protocol.ids import Term
+from service.ports.records import Claim
+from service.protocol.ids import DATABASE_GRAPH, Term
 from tests.architecture.test_roles import ADMINISTERED, OPERATED, routes
 from tests.support.http import WORKER_TOKEN, BrokenStores, StillClock, doors, refused, world_of
 from tests.support.meta_store import NOW, running, stores_on, table_and_view
@@ -305,11 +308,80 @@ async def test_the_trail_is_kept_for_90_days_by_the_leader(closed: Doors) -> Non
         assert len(await closed.entries()) == left
 
 
-async def test_nobody_gets_the_kept_answer_to_a_call_that_they_may_not_make(closed: Doors) -> None:
-    viewer = await closed.token("v", "viewer")
-    key = {"headers": {"Idempotency-Key": "k"}, "json": {"sql": "ALTER SYSTEM SET barrier_interval_ms = 500"}}
-    assert (await closed.call(ROOT, "POST", "/v1/sql", **key)).status_code == 200
-    refused(await closed.call(viewer, "POST", "/v1/sql", **key), 409, "conflict")
+async def test_s6_an_idempotency_key_belongs_to_its_caller(closed: Doors) -> None:
+    """Neither another caller's call with the same key nor its answer concerns a caller."""
+    viewer, first, second = [await closed.token(role[0] + "1", role) for role in ("viewer", "operator", "admin")]
+    key = {"headers": {"Idempotency-Key": "k"}}
+    pause = {"json": {"type": "pause"}, **key}
+    assert (await closed.call(viewer, "POST", "/v1/sql", json={"sql": "SHOW JOBS"}, **key)).status_code == 200
+    commands = [(await closed.call(who, "POST", "/v1/mutations", **pause)).json() for who in (first, first, second)]
+    assert commands[0] == commands[1]
+    async with closed.stores.begin() as tx:
+        assert len(await tx.commands.waiting(DATABASE_GRAPH)) == 2
+    refused(await closed.call(viewer, "POST", "/v1/mutations", **pause), 403, "forbidden")
+
+
+async def test_s6_statements_that_only_read_take_no_key(closed: Doors) -> None:
+    for sql in ("SHOW JOBS", "SET background_ddl = true"):
+        answer = await closed.call(
+            ROOT, "POST", "/v1/sql", json={"sql": sql}, headers={"Idempotency-Key": sql.replace(" ", "")}
+        )
+        assert answer.status_code == 200
+    assert not await _keys(closed)
+
+
+async def test_s6_of_one_callers_keys_the_newest_are_kept(closed: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' keys stay. The size is compared at every thousandth claim."""
+    monkeypatch.setattr(keys, "KEPT_BYTES", 1_000_000)
+    fill = """
+        insert into tidefill.idempotency_key (key, fingerprint, claimed_at, response)
+        select caller || ' ' || number, 'f', :now + number * interval '1 s', jsonb_build_object('rows',
+            (select string_agg(md5(random()::text), '') from generate_series(1, 3000) where number > 0))
+        from unnest(array['a', 'b', 'c']) caller, generate_series(1, 30) number where caller <> 'b' or number < 4
+    """
+    async with closed.engine.begin() as connection:
+        await connection.execute(text(fill), {"now": NOW})
+        await connection.execute(text("select setval('tidefill.key_claim', 999)"))
+    async with closed.stores.begin() as tx:
+        assert isinstance(await tx.keys.claim("a new", "f", now=NOW, hold=timedelta(hours=1)), Claim)
+    left = Counter(key.partition(" ")[0] for key in await _keys(closed))
+    assert (5 < left["a"] < 12, left["b"], left["c"]) == (True, 3, 30), left
+    assert {"a 30", "a new"} < await _keys(closed)
+
+
+async def test_s6_a_call_is_repeated_over_an_upgrade(closed: Doors) -> None:
+    """The service of the release before stored its key without the caller."""
+    async with closed.stores.begin() as tx:
+        claim = await tx.keys.claim("k", "f", now=NOW, hold=timedelta(hours=1))
+        assert isinstance(claim, Claim)
+        await tx.keys.store(claim, {"tag": "INSERT 0 1"})
+        assert await tx.keys.claim("a k", "f", now=NOW, hold=timedelta(hours=1)) == {"tag": "INSERT 0 1"}
+        assert isinstance(await tx.keys.claim("b k", "f", now=NOW, hold=timedelta(hours=1)), Claim)
+
+
+async def _keys(closed: Doors) -> set[str]:
+    async with closed.engine.connect() as connection:
+        return set((await connection.execute(text("select key from tidefill.idempotency_key"))).scalars())
+
+
+async def test_s7_only_admins_see_names_of_tokens_and_secrets_and_literals_of_probes(closed: Doors) -> None:
+    viewer = await closed.token("watcher", "viewer")
+    await closed.token("hidden_token", "operator")
+    await closed.sql(ROOT, "CREATE SECRET hidden_secret WITH (backend = 'meta') AS 'x'")
+    probe = "select count(*) /* hidden_comment */ from t where a = 'hidden_word' or b = $x$hidden_word$x$"
+    altered = {"backfill_auto_probe_sql": probe}
+    assert (await closed.call(ROOT, "PATCH", "/v1/system-parameters", json=altered)).status_code == 200
+    for path in ("/v1/events", "/v1/system-parameters", "/v1/secrets", "/v1/audit", "/v1/tokens"):
+        answer = await closed.call(viewer, "GET", path, headers={"Accept": "application/json"})
+        assert "hidden" not in answer.text, path
+    for statement in ("SHOW PARAMETERS", "SHOW SECRETS"):
+        assert "hidden" not in (await closed.sql(viewer, statement)).text, statement
+    assert "a = '***' or b = '***'" in (await closed.sql(viewer, "SHOW PARAMETERS")).text
+    seen = (await closed.call(ROOT, "GET", "/v1/events", headers={"Accept": "application/json"})).text
+    assert "hidden_token" in seen
+    assert "hidden_secret" in seen
+    async with closed.stores.begin() as tx:
+        assert await tx.parameters.secret("backfill_auto_probe_sql") == probe
 
 
 async def test_a_meta_store_that_is_away_is_no_refusal() -> None:

@@ -489,7 +489,7 @@ async def test_a_stream_goes_on_where_it_was_left_and_keeps_the_connection(store
     async def is_admitted() -> bool:
         return admitted
 
-    frames = stream(world_of(stores), 1, is_admitted)
+    frames = stream(world_of(stores), 1, is_admitted, discreet=True)
     assert await anext(frames) == ": connected\n\n"
     first, second = (await anext(frames)).removesuffix("\n\n").split("\n\n")
     assert first.startswith("id: 2\nevent: thing.happened\ndata: {")

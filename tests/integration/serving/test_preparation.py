@@ -38,7 +38,7 @@ group by 1, 2 order by 1, 2
 
 
 async def _prepare(url: str, reader: str = "r", writer: str = "w") -> Logins:
-    return await prepare(url, reader_password=reader, writer_password=writer, read_password="d")
+    return await prepare(url, reader_password=reader, writer_password=writer)
 
 
 async def _logs_in(url: str) -> bool:

@@ -98,7 +98,7 @@ async def test_a_pooler_is_refused(pooled: Pooled, settings: dict[str, str]) -> 
     with pytest.raises(Invalid, match="through a pooler such as PgBouncer"):
         migrate(url)
     with pytest.raises(Invalid, match="through a pooler such as PgBouncer"):
-        await prepare(url, reader_password="r", writer_password="w", read_password="d")
+        await prepare(url, reader_password="r", writer_password="w")
 
 
 def test_lent_sessions_are_seen_where_settings_are_kept(pooled: Pooled, database_url: str) -> None:

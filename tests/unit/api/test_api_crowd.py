@@ -1,14 +1,18 @@
 """How many calls and streams there may be (C12)."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from service.api.crowd import Crowd, Streams
 from service.domain.errors import Unavailable
+from service.domain.roles import Role
+from service.ports.audit import Asker
 from tests.support.http import BrokenStores, Checks, doors
 
 
@@ -22,7 +26,7 @@ async def test_c12_calls_beyond_the_bound_are_refused_but_not_those_of_workers_a
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    transport = httpx.ASGITransport(Crowd(app, calls_max=2))
+    transport = httpx.ASGITransport(Crowd(app, calls_max=4))
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         held = [asyncio.create_task(client.get("/v1/jobs")) for _ in range(2)]
         for _ in held:
@@ -38,20 +42,54 @@ async def test_c12_calls_beyond_the_bound_are_refused_but_not_those_of_workers_a
         assert (await client.get("/v1/jobs")).status_code == 204
 
 
+async def test_s4_one_caller_leaves_places_for_others() -> None:
+    leave = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await leave.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    crowd = Crowd(app, calls_max=8)
+
+    async def call(actor: str) -> int:
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        app_of = SimpleNamespace(state=SimpleNamespace(world=None))
+        state = {"caller": Asker(actor, Role.ADMIN)}
+        await crowd({"type": "http", "path": "/v1/jobs", "method": "GET", "app": app_of, "state": state}, receive, send)
+        return sent[0]["status"]
+
+    calls = [asyncio.create_task(call(actor)) for actor in "aaaaaaaabbbbccd"]
+    await asyncio.sleep(0)  # noqa: TID251 - the tasks begin
+    leave.set()
+    answers = await asyncio.gather(*calls)
+    answered = Counter(actor for actor, status in zip("aaaaaaaabbbbccd", answers, strict=True) if status == 204)
+    assert answered == {"a": 4, "b": 2, "c": 1, "d": 1}
+
+
 async def test_c12_streams_beyond_the_bound_are_refused() -> None:
-    streams = Streams(streams_max=1)
+    streams = Streams(streams_max=2)
 
     async def endless() -> AsyncIterator[str]:
         while True:
             yield "."
 
-    held = streams.held(endless())
+    held = streams.held(endless(), "a")
     assert await anext(held) == "."
     with pytest.raises(Unavailable, match="TIDEFILL_STREAMS_MAX"):
-        streams.check()
+        streams.check("a")
+    streams.check("b")
     assert isinstance(held, AsyncIterator)
     await held.aclose()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a generator
-    streams.check()
+    streams.check("a")
 
 
 async def test_many_probes_are_answered_with_one_look() -> None:

@@ -8,18 +8,32 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from pydantic import SecretStr
 
-from service.api.settings import ApiSettings, ReadLogin
-from tests.support.http import WORKER_TOKEN, BrokenStores, doors, refused
+from service.operations import read_logins
+from service.ports.read_logins import ReadLogin, ReadPlace
+from tests.support.http import BrokenStores, doors, refused
 
-LOGIN = ReadLogin("127.0.0.1", 35011, "tide/fill", "tidefill_read", "p@ss")
-SETTINGS = ApiSettings(worker_token=SecretStr(WORKER_TOKEN), read_login=LOGIN)
+PLACE = ReadPlace("127.0.0.1", 35011, "tide/fill", "the key")
+
+
+class Logins:
+    """The logins of a server: each with its password."""
+
+    def __init__(self) -> None:
+        self.passwords: dict[str, str] = {}
+
+    def name(self, suffix: str) -> str:
+        return f"tidefill_read_{suffix}"
+
+    async def open(self, login: ReadLogin, password: str) -> None:
+        self.passwords[login.suffix] = password
 
 
 @pytest.fixture
-async def shown() -> AsyncGenerator[bytes]:
-    async with doors(BrokenStores(AssertionError("reached")), settings=SETTINGS) as http:
+async def shown(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[bytes]:
+    monkeypatch.setattr(read_logins, "_password", lambda *_: "p@ss")
+    ports = {"read_place": PLACE, "read_logins": Logins()}
+    async with doors(BrokenStores(AssertionError("reached")), **ports) as http:
         yield (await http.get("/v1/read-login?password=true")).content
 
 
@@ -52,21 +66,24 @@ def test_u6_psql_runs_with_the_login_and_what_follows(url: str, tmp_path: Path) 
     program.write_text('#!/bin/sh\necho "$PGUSER:$PGPASSWORD@$PGHOST:$PGPORT/$PGDATABASE" "$@"\n')
     program.chmod(0o755)
     done = tidefill(url, "-c", "\\d", "-x", path=f"{tmp_path}:/bin:/usr/bin")
-    assert done.stdout == "tidefill_read:p@ss@127.0.0.1:35011/tide/fill -c \\d -x\n", done.stderr
+    assert done.stdout == "tidefill_read_root:p@ss@127.0.0.1:35011/tide/fill -c \\d -x\n", done.stderr
 
 
 def test_u6_without_psql_the_connection_string_is_printed(url: str, tmp_path: Path) -> None:
     done = tidefill(url, "--dsn", path=str(tmp_path))
-    assert done.stdout == "postgresql://tidefill_read:p%40ss@127.0.0.1:35011/tide%2Ffill\n"
+    assert done.stdout == "postgresql://tidefill_read_root:p%40ss@127.0.0.1:35011/tide%2Ffill\n"
     missing = tidefill(url, path=str(tmp_path))
     assert (missing.returncode, "tidefill psql --dsn" in missing.stderr) == (2, True)
 
 
 async def test_u6_the_password_is_shown_only_when_it_is_asked_for() -> None:
-    async with doors(BrokenStores(AssertionError("reached")), settings=SETTINGS) as http:
+    logins = Logins()
+    async with doors(BrokenStores(AssertionError("reached")), read_place=PLACE, read_logins=logins) as http:
         answer = await http.get("/v1/read-login")
-        assert "p@ss" not in answer.text
-        assert answer.json()["dsn"] == "postgresql://tidefill_read@127.0.0.1:35011/tide%2Ffill"
+        assert (answer.json()["password"], logins.passwords) == (None, {})
+        assert answer.json()["dsn"] == "postgresql://tidefill_read_root@127.0.0.1:35011/tide%2Ffill"
+        answer = await http.get("/v1/read-login?password=true")
+        assert answer.json()["password"] == logins.passwords["root"]
     async with doors(BrokenStores(AssertionError("reached"))) as http:
         refused(await http.get("/v1/read-login"), 404, "not-found")
-    assert "p@ss" not in repr(SETTINGS)
+    assert PLACE.key not in repr(PLACE)

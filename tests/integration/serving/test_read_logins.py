@@ -2,16 +2,20 @@
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import errors
 
+from service.ports.read_logins import ReadLogin
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, Term
 from service.serving import layout
+from service.serving.connections import url_as
 from service.serving.logical_views import PostgresViews
-from tests.support.state_store import Store, prepared_store, relation
+from service.serving.read_logins import PostgresReadLogins
+from tests.support.state_store import READ_PASSWORD, Store, prepared_store, relation
 
 pytestmark = pytest.mark.postgres
 TERM = Term(7)
@@ -81,7 +85,7 @@ def rows(connection: psycopg.Connection, query: str) -> list[tuple[Any, ...]]:
 
 
 async def test_u6_the_read_login_reads_what_is_and_what_comes(store: Store) -> None:
-    with psql(store.logins.read_url) as connection:
+    with psql(await store.read_url()) as connection:
         assert rows(connection, "select id from orders union all select id from few") == [(1,), (1,)]
         later = relation(3, "later")
         await store.tables.create(later, term=TERM)
@@ -99,7 +103,7 @@ async def test_u6_a_user_s_relation_is_not_shadowed_by_an_internal_one(store: St
         made = relation(number, name)
         await store.tables.create(made, term=TERM)
         await store.tables.publish(DATABASE_GRAPH, Epoch(number), term=TERM, created=[made])
-    with psql(store.logins.read_url) as connection:
+    with psql(await store.read_url()) as connection:
         for name in INTERNAL:
             assert rows(connection, f"select id, count(*) from {name} group by id") == []
         assert sorted(name for (name,) in rows(connection, VISIBLE)) == sorted(["orders", "few", *INTERNAL])
@@ -123,12 +127,89 @@ async def test_u6_a_user_s_relation_is_not_shadowed_by_an_internal_one(store: St
         "select pg_terminate_backend(1)",
         "set session authorization postgres",
         "set role tidefill",
+        "set role tidefill_read_{group}",
+        "set default_transaction_read_only = off; alter role current_user valid until 'infinity'",
+        "set default_transaction_read_only = off; alter role current_user connection limit 100",
+        "set default_transaction_read_only = off; alter role tidefill_read_{group} set statement_timeout = 1",
+        "set default_transaction_read_only = off; alter role tidefill_read_{group}_other password 'x'",
+        "set default_transaction_read_only = off; grant tidefill_read_{group} to tidefill_read_{group}_other",
     ],
 )
 async def test_u6_the_read_login_can_neither_write_nor_read_what_is_internal(store: Store, statement: str) -> None:
-    *before, last = statement.split("; ")
-    with psql(store.logins.read_url) as connection:
+    await store.read_url("other")
+    *before, last = statement.replace("{group}", store.logins.read.removeprefix("tidefill_read_")).split("; ")
+    with psql(await store.read_url()) as connection:
         for one in before:
             connection.execute(one.encode())
         with pytest.raises((errors.InsufficientPrivilege, errors.InvalidParameterValue)):
             connection.execute(last.encode())
+
+
+SPOILS = [
+    "alter role current_user password 'x'",
+    "alter role current_user set statement_timeout = 1",
+    "alter role current_user set search_path = nowhere",
+    "alter role current_user set transaction_timeout = 1",
+    "alter role current_user in database {database} set statement_timeout = 1",
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+async def test_s3_a_caller_spoils_only_its_own_login_until_it_is_shown_again(store: Store, spoil: str) -> None:
+    mine, others = await store.read_url("t1"), await store.read_url("t2")
+    with psql(mine) as connection:
+        connection.execute("set default_transaction_read_only = off")
+        connection.execute(spoil.format(database=f'"{connection.info.dbname}"').encode())
+    for url in (others, await store.read_url("t1")):
+        with psql(url) as connection:
+            assert rows(connection, "select id from orders") == [(1,)]
+            assert rows(connection, "show statement_timeout") == [("10min",)]
+            assert rows(connection, "show transaction_timeout") == [("0",)]
+
+
+async def test_s3_a_login_sees_and_ends_no_session_of_another(store: Store) -> None:
+    with psql(await store.read_url("t1")) as one, psql(await store.read_url("t2")) as other:
+        other.execute("select 'a value of the other'")
+        pid = other.info.backend_pid
+        ((seen,),) = rows(one, f"select query from pg_stat_activity where pid = {pid}")
+        assert "value" not in seen
+        for function in ("pg_cancel_backend", "pg_terminate_backend"):
+            with pytest.raises(errors.InsufficientPrivilege):
+                one.execute(f"select {function}({pid})".encode())
+
+
+async def test_s3_a_login_that_ends_leaves_no_session_and_no_role(store: Store) -> None:
+    reads = PostgresReadLogins(store.pool, store.logins.read)
+    url = await store.read_url("t1")
+    await store.read_url("t2")
+    assert [one.suffix for one in await reads.all()] == ["t1", "t2"]
+    with psql(url) as connection:
+        connection.execute("set statement_timeout = 0")
+        assert await reads.end("t1")
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("select 1")
+    with pytest.raises(psycopg.OperationalError), psql(url):
+        pass
+    assert await reads.end("t1")
+    assert [one.suffix for one in await reads.all()] == ["t2"]
+
+
+async def test_s3_a_login_ends_by_itself(store: Store) -> None:
+    reads = PostgresReadLogins(store.pool, store.logins.read)
+    url = await store.read_url("o1")
+    await reads.open(ReadLogin("o1", datetime(2020, 1, 1, tzinfo=UTC)), READ_PASSWORD)
+    with pytest.raises(psycopg.OperationalError), psql(url):
+        pass
+    assert [(one.suffix, one.until) for one in await reads.all()] == [("o1", datetime(2020, 1, 1, tzinfo=UTC))]
+
+
+async def test_s3_the_login_that_all_callers_shared_is_locked(store: Store) -> None:
+    """An earlier release had it. Its name is that of the group now."""
+    await store.run(f"alter role {store.logins.read} login password 'known to many'")
+    url = url_as(store.url, store.logins.read, "known to many")
+    with psql(url) as connection:
+        async with prepared_store(store.url):
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("select 1")
+    with pytest.raises(psycopg.OperationalError), psql(url):
+        pass

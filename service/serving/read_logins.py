@@ -1,0 +1,116 @@
+"""The logins for users' own tools (psql, BI tools, Spark). They may read what users may read, and write nothing.
+
+Users open their sessions themselves, unlike the reader's. The timeouts are long enough for a dashboard, and every
+transaction reads one epoch.
+
+Postgres lets every login change its own password and settings. So each caller has a login of its own, and can only lock
+out itself. The grants belong to a group, which is no login. The members of the group are the logins.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from service.ports.read_logins import ReadLogin
+from service.serving.connections import Connection, Pool, translated
+from service.serving.roles import configure, grant_catalog, grant_existing, make_login, make_role
+
+CONNECTIONS_MAX: Final = 16
+READ_ROLE: Final = "tidefill_read"
+"""The group's name on a server with a single tidefill database."""
+_LOCK: Final = 0x7469646566696C6D
+"""The advisory lock that serialises changes of these logins."""
+_END_MS: Final = 5_000
+
+_SETTINGS: Final = (
+    ("default_transaction_read_only", "on"),
+    # All statements of a transaction read the same epoch.
+    ("default_transaction_isolation", "repeatable read"),
+    ("statement_timeout", "10min"),
+    ("idle_in_transaction_session_timeout", "10min"),
+    # rw_catalog is not in the path, so `\d` lists only the user's relations, and no catalog view hides one of them.
+    ("search_path", "public"),
+)
+_MEMBERS: Final = """
+select r.rolname, nullif(r.rolvaliduntil, 'infinity') from pg_auth_members m join pg_roles r on r.oid = m.member
+where m.roleid = to_regrole(%s) and r.rolname like %s order by 1
+"""
+_END: Final = "select pg_terminate_backend(pid, %s) from pg_stat_activity where usename = %s"
+_SESSIONS: Final = "select count(*) from pg_stat_activity where usename = %s"
+
+
+async def make_read_group(conn: Connection, group: str) -> None:
+    """Create the group, and grant it the catalog and all present and future public views.
+
+    An earlier release had a login of this name, which all callers shared.
+    """
+    role = sql.Identifier(group)
+    if await (await conn.execute("select 1 from pg_roles where rolname = %s", [group])).fetchone() is None:
+        await make_role(conn, group)
+    await conn.execute(sql.SQL("alter role {} nologin password null").format(role))
+    await conn.execute(_END, [0, group])
+    await conn.execute(sql.SQL("grant usage on schema public to {}").format(role))
+    if group == READ_ROLE:
+        # The whole server is tidefill's. In its other databases a login could store what it likes.
+        await conn.execute("revoke connect on database postgres, template1 from public")
+    future = "alter default privileges in schema public grant select on tables to {}"
+    await conn.execute(sql.SQL(future).format(role))
+    await grant_existing(conn, group, "public", "select")
+    await grant_catalog(conn, group)
+
+
+class PostgresReadLogins:
+    """See `service.ports.read_logins.ReadLogins`. `pool` is the owner's."""
+
+    def __init__(self, pool: Pool, group: str) -> None:
+        self._pool, self._group = pool, group
+
+    def name(self, suffix: str) -> str:
+        return f"{self._group}_{suffix}"
+
+    async def open(self, login: ReadLogin, password: str) -> None:
+        name = self.name(login.suffix)
+        role = sql.Identifier(name)
+        with translated():
+            async with self._pool.connection() as conn, conn.transaction():
+                await conn.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
+                await make_login(conn, name, password, CONNECTIONS_MAX, group=self._group, until=login.until)
+                # What the login has set for itself ends here.
+                await conn.execute(sql.SQL("alter role {} reset all").format(role))
+                here = sql.Identifier(conn.info.dbname)
+                await conn.execute(sql.SQL("alter role {} in database {} reset all").format(role, here))
+                await configure(conn, name, _SETTINGS)
+                # Without SET, the login cannot act as the group.
+                options = sql.SQL(" with inherit true, set false" if conn.info.server_version >= 160_000 else "")
+                grant = sql.SQL("grant {} to {}").format(sql.Identifier(self._group), role)
+                await conn.execute(grant + options)
+
+    async def all(self) -> Sequence[ReadLogin]:
+        with translated():
+            async with self._pool.connection() as conn:
+                like = self.name("").replace("_", r"\_") + "%"
+                found = await (await conn.execute(_MEMBERS, [f'"{self._group}"', like])).fetchall()
+        return [ReadLogin(str(name).removeprefix(self.name("")), _instant(until)) for name, until in found]
+
+    async def end(self, suffix: str) -> bool:
+        name = self.name(suffix)
+        role = sql.Identifier(name)
+        with translated():
+            async with self._pool.connection() as conn:
+                try:
+                    await conn.execute(sql.SQL("alter role {} nologin password null").format(role))
+                    await conn.execute(_END, [_END_MS, name])
+                    if await (await conn.execute(_SESSIONS, [name])).fetchone() != (0,):
+                        return False
+                    await conn.execute(sql.SQL("drop owned by {}").format(role))
+                    await conn.execute(sql.SQL("drop role {}").format(role))
+                except psycopg.errors.UndefinedObject:
+                    pass  # Another leader has dropped it.
+        return True
+
+
+def _instant(value: object) -> datetime | None:
+    return value if isinstance(value, datetime) else None

@@ -1,0 +1,170 @@
+"""Callers who hinder others: by signals, by their own logins, by slow queries, and by what is shown and stored."""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import psycopg
+import pytest
+
+from tests.support.bystander import Bystander
+from tests.support.service import ProblemError, Service
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.e2e
+FLOOD = (
+    "do $$ begin for n in 1..60000 loop execute format('notify {}, %L', '[\"s' || n || '\",{{}}]'); end loop; end $$"
+)
+SLOW = "select count(*) from generate_series(1, 1000000) a, generate_series(1, 1000000) b"
+
+
+@contextmanager
+def token(service: Service, name: str, role: str) -> Iterator[httpx.Client]:
+    """The client of a token, which is revoked at the end."""
+    made = service.post("/v1/tokens", {"name": name, "role": role})
+    headers = {"Authorization": f"Bearer {made['text']}"}
+    try:
+        with httpx.Client(base_url=service.url, headers=headers, timeout=120) as client:
+            yield client
+    finally:
+        service.call("DELETE", f"/v1/tokens/{made['id']}")
+
+
+def login_of(client: httpx.Client) -> str:
+    answer = client.get("/v1/read-login", params={"password": "true"})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["dsn"]
+
+
+def test_s1_notifications_of_the_read_login_reach_no_service(service: Service, bystander: Bystander) -> None:
+    with token(service, "s1", "viewer") as viewer, psycopg.connect(login_of(viewer), autocommit=True) as reading:
+        (channels,) = zip(*reading.execute("select query from pg_stat_activity").fetchall(), strict=True)
+        assert not [text for text in channels if "listen " in text]
+        with bystander.unharmed():
+            for channel in ("tidefill", "tidefill_signals"):
+                reading.execute("set default_transaction_read_only = off")
+                reading.execute(FLOOD.format(channel).encode())
+            reading.execute("select 1")
+    assert service.log.read_text(errors="replace").count("signals.") < 10
+
+
+def test_s3_what_a_caller_does_to_its_login_concerns_no_other(service: Service, bystander: Bystander) -> None:
+    with token(service, "one", "viewer") as one, token(service, "other", "viewer") as other:
+        dsns = login_of(one), login_of(other)
+        with bystander.unharmed(), psycopg.connect(dsns[0], autocommit=True) as attacking:
+            attacking.execute("set default_transaction_read_only = off")
+            for spoil in ("password 'x'", "set statement_timeout = 1", "set search_path = nowhere"):
+                attacking.execute(f"alter role current_user {spoil}".encode())
+            with pytest.raises(psycopg.OperationalError):
+                psycopg.connect(dsns[0], dbname="postgres")
+            for dsn in (dsns[1], service.get("/v1/read-login", password="true")["dsn"]):
+                with psycopg.connect(dsn, autocommit=True) as reading:
+                    assert reading.execute("select count(*) >= 0 from bystander").fetchone() == (True,)
+                    assert reading.execute("show statement_timeout").fetchone() == ("10min",)
+
+
+def test_s3_a_login_ends_with_its_token(service: Service) -> None:
+    with token(service, "brief", "viewer") as caller:
+        dsn = login_of(caller)
+        reading = psycopg.connect(dsn, autocommit=True)
+        reading.execute("set statement_timeout = 0")
+    until(lambda: _is_over(reading), what="the session of the revoked token ends")
+    reading.close()
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(dsn)
+    until(lambda: not service.stored("select from pg_roles where rolname ~ '^tidefill_read_t'"), what="no role is left")
+
+
+def _is_over(session: psycopg.Connection) -> bool:
+    try:
+        session.execute("select 1")
+    except psycopg.OperationalError:
+        return True
+    return False
+
+
+def test_s4_slow_queries_of_one_caller_fail_none_of_another(service: Service, bystander: Bystander) -> None:
+    with (
+        token(service, "slow", "viewer") as slow,
+        token(service, "quick", "viewer") as quick,
+        bystander.unharmed(),
+        ThreadPoolExecutor(16) as calls,
+    ):
+        body = {"sql": SLOW, "session": {"statement_timeout": "25000"}}
+        busy = [calls.submit(slow.post, "/v1/sql", json=body) for _ in range(16)]
+        until(lambda: _running(service) >= 4, what="several queries run")
+        for _ in range(10):
+            answer = quick.post("/v1/sql", json={"sql": "SELECT 1"})
+            assert answer.status_code == 200, answer.text
+        assert {call.result().status_code for call in busy} <= {422, 503}
+
+
+def _running(service: Service) -> int:
+    ((count,),) = service.stored(
+        "select count(*) from pg_stat_activity where application_name = 'tidefill-reader' and state = 'active'"
+    )
+    return int(count)
+
+
+def test_s6_a_key_of_one_caller_answers_no_other(service: Service, bystander: Bystander) -> None:
+    service.run("CREATE TABLE keyed (id int PRIMARY KEY, n int)")
+    insert = {"sql": "INSERT INTO keyed VALUES (1, 1)"}
+    key = {"Idempotency-Key": "K"}
+    with bystander.unharmed(), token(service, "v", "viewer") as viewer, token(service, "o", "operator") as operator:
+        wide = {"sql": "SELECT repeat('x', 1000000) FROM generate_series(1, 20)"}
+        assert viewer.post("/v1/sql", json=wide, headers=key).status_code == 200
+        assert operator.post("/v1/sql", json=insert, headers=key).json()["tag"] == "INSERT 0 1"
+        assert operator.post("/v1/sql", json=insert, headers=key).json()["tag"] == "INSERT 0 1"
+        service.run("DELETE FROM keyed")
+        with httpx.Client(base_url=service.url, headers={**service.headers, **key}, timeout=60) as admin:
+            assert admin.post("/v1/sql", json=insert).json()["tag"] == "INSERT 0 1"
+    assert service.sql("SELECT id, n FROM keyed") == [[1, 1]]
+    ((size,),) = service.stored("select coalesce(sum(length(response::text)), 0) from tidefill.idempotency_key")
+    assert int(size) < 100_000
+
+
+def test_s7_names_of_tokens_and_secrets_and_literals_of_probes_are_for_admins(service: Service) -> None:
+    probe = "select count(*) from bystander where note = 'a secret word'"
+    service.run("CREATE SECRET hidden_secret WITH (backend = 'meta') AS 'x'")
+    service.patch("/v1/system-parameters", {"backfill_auto_probe_sql": probe})
+    with token(service, "hidden_token", "operator"), token(service, "watcher", "viewer") as viewer:
+        seen = {"viewer": "", "admin": ""}
+        for who, client in (("viewer", viewer), ("admin", service.http)):
+            for path in ("/v1/events", "/v1/system-parameters", "/v1/secrets", "/v1/audit"):
+                seen[who] += _all(client, path)
+            for sql in ("SHOW PARAMETERS", "SHOW SECRETS", "SELECT * FROM rw_catalog.rw_system_parameters"):
+                seen[who] += client.post("/v1/sql", json={"sql": sql}).text
+        for word in ("hidden_secret", "hidden_token", "a secret word"):
+            assert word not in seen["viewer"], re.findall(f".{{200}}{word}", str(seen["viewer"]))
+            assert word in seen["admin"]
+    service.patch("/v1/system-parameters", {"backfill_auto_probe_sql": "default"})
+
+
+def _all(client: httpx.Client, path: str) -> str:
+    """Return every page of a list."""
+    text, after = "", "0"
+    while after is not None:
+        answer = client.get(path, params={"after": after, "limit": 1000} if path == "/v1/events" else {}, timeout=60)
+        if answer.status_code == 403:
+            return text
+        text += answer.text
+        after = answer.json().get("next") if path == "/v1/events" else None
+    return text
+
+
+def test_s7_neither_hosts_nor_values_are_logged(service: Service) -> None:
+    service.run("CREATE TABLE told (id int PRIMARY KEY)")
+    with pytest.raises(ProblemError):
+        service.run("INSERT INTO told VALUES ('a value of a statement')")
+    with pytest.raises(ProblemError):
+        service.sql("SELECT 'another value of a statement'::int")
+    check = {"host": "127.0.0.255", "port": 1, "user": "u", "password": "p", "database": "d"}
+    with pytest.raises(ProblemError):
+        service.post("/v1/sources/check", check)
+    log = service.log.read_text(errors="replace")
+    for path in (service.data_dir / "postgres").rglob("postgres-*.log"):
+        log += path.read_text(errors="replace")
+    assert "value of a statement" not in log
+    assert "127.0.0.255" not in log
