@@ -11,7 +11,9 @@ vnode is to other scans. Positions, actors, progress and rescaling therefore wor
 LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.runners.source_scan`.
 """
 
-from typing import Annotated, Final, Literal
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
@@ -64,8 +66,45 @@ class CdcColumn(_Value):
     type: str
 
 
+class ExternalColumn(_Value):
+    """What identifies a column of an external table, and the texts of its values, at one moment.
+
+    Postgres never uses a `number` of a table again. `type` is the full type, as `CdcColumn` has it. `version` is the
+    transaction that last altered the column. `sent`: the log has its values. `labels` are the values of the enums in
+    its type, by their oids. `parts` are the types of the attributes of the composites in its type.
+    """
+
+    number: int
+    name: str
+    type: str
+    version: str
+    collation: str
+    sent: bool
+    labels: dict[str, str] | None = None
+    parts: dict[str, str] | None = None
+
+
+class Shape(_Value):
+    """The columns of an external table at one moment, in the order of their numbers.
+
+    `storage` changes when rows are rewritten, or the table is truncated. `digest` changes with anything in the shape.
+    """
+
+    digest: str
+    storage: str
+    columns: tuple[ExternalColumn, ...]
+
+    def numbered(self, number: int) -> ExternalColumn | None:
+        """Return the column with a number, or None."""
+        return next((column for column in self.columns if column.number == number), None)
+
+    def named(self, name: str) -> ExternalColumn | None:
+        """Return the column with a name, or None."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
 class Published(_Value):
-    """How a publication published a table at one moment.
+    """How a publication published a table at one moment, and what identifies the table's columns.
 
     A later check compares two such values, to find out whether the publication stayed the same. A change that was
     undone in between would have left a gap in the log.
@@ -81,6 +120,8 @@ class Published(_Value):
     publication: str
     entries: tuple[str, ...]
     partitions: tuple[str, ...] = ()
+    shape: Shape | None = None
+    """None for a table that is followed since a release without it, until its worker has determined it."""
 
 
 class CdcScan(_Value):
@@ -91,8 +132,8 @@ class CdcScan(_Value):
 
     A page may be read once every transaction before `readable_after` has ended. The table was added to the publication
     at that point, so the log need not hold all changes of older transactions. `timestamp` is the column that receives
-    the commit time of a row (`INCLUDE timestamp`), or None. `published` is how the table was published then; None is
-    unknown.
+    the commit time of a row (`INCLUDE timestamp`), or None. `published` is how the table was published when the worker
+    last accepted that; None is unknown.
     """
 
     source: CdcSource
@@ -114,12 +155,13 @@ class CdcScan(_Value):
 
 class CdcTableReport(_Value):
     """The state of one followed table: why it stopped for good (`broken`), or why no page can be read
-    now (`waiting`).
+    now (`waiting`). `published` is its new place in the publication, None where that stays as it was.
     """
 
     fragment: Bigint[FragmentId]
     broken: str | None = None
     waiting: str | None = None
+    published: Published | None = None
 
 
 class SourceReport(_Value):
@@ -154,13 +196,49 @@ SYSTEM_POSTGRES: Final = "select system_identifier::text from pg_control_system(
 """Query for a server's identity. Not every server answers it."""
 
 
+_TYPES: Final = (
+    "with recursive over (type) as (select a.atttypid union select inner_type.id from over o"
+    " join pg_type t on t.oid = o.type cross join lateral (select t.typelem as id union all select t.typbasetype"
+    " union all select i.atttypid from pg_attribute i where i.attrelid = t.typrelid and i.attnum > 0"
+    " and not i.attisdropped union all select r.rngsubtype from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)"
+    ") inner_type where inner_type.id <> 0)"
+)
+"""The types within the type of column `a`: elements, base types of domains, attributes, subtypes of ranges."""
+_LABELS: Final = (
+    f"({_TYPES} select jsonb_object_agg(e.oid::text, e.enumlabel) from over o join pg_enum e on e.enumtypid = o.type)"
+)
+_PARTS: Final = (
+    f"({_TYPES} select jsonb_object_agg(i.attrelid || '.' || i.attnum, i.atttypid::text) from over o"
+    " join pg_type t on t.oid = o.type join pg_attribute i on i.attrelid = t.typrelid"
+    " and i.attnum > 0 and not i.attisdropped)"
+)
+_OF_USERS: Final = "a.atttypid >= 16384"
+"""Postgres's own types have lower oids, and never change. The types of other columns are not looked into: that costs
+time in every epoch.
+"""
+_SENT: Final = "a.attgenerated = '' and coalesce(to_jsonb(t) -> 'attnames' ? a.attname::text, true)"
+_STORAGE: Final = (
+    "case when c.relkind = 'p' then (select md5(string_agg(l.oid || ':' || l.relfilenode, ',' order by l.oid))"
+    " from pg_partition_tree(c.oid) leaf join pg_class l on l.oid = leaf.relid where leaf.isleaf)"
+    " else c.relfilenode::text end"
+)
+_SHAPE: Final = (
+    f"jsonb_build_object('storage', coalesce({_STORAGE}, ''), 'columns', (select jsonb_agg(jsonb_build_object("
+    "'number', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'version', a.xmin::text,"
+    f" 'collation', a.attcollation::text, 'sent', {_SENT}, 'labels', case when {_OF_USERS} then {_LABELS} end,"
+    f" 'parts', case when {_OF_USERS} then {_PARTS} end) order by a.attnum)"
+    " from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped))"
+)
+
+
 def published_postgres(version: int) -> str:
     """Return a query for an external server of `version`: which tables a publication publishes, and how.
 
-    The parameters are the publication `$1`, the schemas `$2` and the table names `$3`. A result row has the schema, the
-    name, the fields of `Published` except `system`, the row filter, and the columns. Postgres 14 has neither row
-    filters nor column lists, so both are NULL there. `xmin` is the version of a catalog row; Postgres keeps it when it
-    freezes the row.
+    The parameters are the publication `$1`, the schemas `$2`, the table names `$3`, and the digests of known shapes
+    `$4`. A result row has the schema, the name, the fields of `Published` except `system` and `shape`, the row filter,
+    the columns, and the digest and the text of the shape, and the end of the log. The text of a known shape is NULL.
+    Postgres 14 has neither row filters nor column lists, so both are NULL there. `xmin` is the version of a catalog
+    row; Postgres keeps it when it freezes the row.
     """
     of_schema = ""
     if version >= 150000:
@@ -174,11 +252,28 @@ def published_postgres(version: int) -> str:
         f"{of_schema}), array(select leaf.relid::oid || ':' || ("
         "select string_agg(i.xmin::text, ',' order by i.inhrelid) from pg_partition_ancestors(leaf.relid) a"
         " join pg_inherits i on i.inhrelid = a.relid) from pg_partition_tree(c.oid) leaf"
-        " where leaf.isleaf and c.relkind = 'p'), to_jsonb(t) ->> 'rowfilter', to_jsonb(t) -> 'attnames'"
+        " where leaf.isleaf and c.relkind = 'p'), to_jsonb(t) ->> 'rowfilter', to_jsonb(t) -> 'attnames',"
+        " md5(shape.text), case when md5(shape.text) <> all ($4::text[]) then shape.text end,"
+        " (pg_current_wal_insert_lsn() - '0/0')::bigint"
         " from pg_publication p join pg_publication_tables t on t.pubname = p.pubname"
         " join pg_namespace s on s.nspname = t.schemaname"
         " join pg_class c on c.relnamespace = s.oid and c.relname = t.tablename"
+        f" cross join lateral (select {_SHAPE}::text as text offset 0) shape"
         " where p.pubname = $1 and (t.schemaname, t.tablename) in (select * from unnest($2::text[], $3::text[]))"
+    )
+
+
+def published_of(row: Sequence[Any], system: str | None, known: Mapping[str, Shape]) -> Published:
+    """Return the value of a result row of `published_postgres`. `known` are the known shapes, by their digests."""
+    _, _, table, publication, entries, partitions, _, _, digest, text, _ = row
+    shape = known[digest] if text is None else Shape.model_validate({**json.loads(text), "digest": digest})
+    return Published(
+        system=system,
+        table=table,
+        publication=publication,
+        entries=tuple(entries),
+        partitions=tuple(partitions),
+        shape=shape,
     )
 
 

@@ -8,7 +8,7 @@ from psycopg.raw_cursor import AsyncRawCursor
 
 from service.domain.errors import Unavailable
 from service.ports.sources import Address
-from service.protocol.cdc import SYSTEM_POSTGRES, Lsn, Published, published_postgres
+from service.protocol.cdc import SYSTEM_POSTGRES, Lsn, Published, published_of, published_postgres
 from service.sources.connections import Connection, connected, identifier, trusted
 
 _MEMBER: Final = "select from pg_publication_tables where pubname = %s and schemaname = %s and tablename = %s"
@@ -118,17 +118,11 @@ async def _held_up(at: Address, conn: Connection) -> str:
 async def _published(at: Address, conn: Connection, publication: str, schema: str, table: str) -> Published:
     async with AsyncRawCursor(conn) as cursor:
         query = trusted(published_postgres(conn.info.server_version))
-        found = await (await cursor.execute(query, [publication, [schema], [table]])).fetchone()
+        found = await (await cursor.execute(query, [publication, [schema], [table], []])).fetchone()
     if found is None:
         raise Unavailable(f'{at.label}: "{schema}.{table}" was taken out of "{publication}" again')
     try:
         row = await (await conn.execute(trusted(SYSTEM_POSTGRES))).fetchone()
     except psycopg.DatabaseError:
         row = None
-    return Published(
-        system=None if row is None else row[0],
-        table=found[2],
-        publication=found[3],
-        entries=tuple(found[4]),
-        partitions=tuple(found[5]),
-    )
+    return published_of(found, None if row is None else row[0], {})

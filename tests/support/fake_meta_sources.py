@@ -209,6 +209,11 @@ class FakeFollowing:
             changes = report.changes + (0 if before is None else before.changes)
             newest[report.source] = report.model_copy(update={"changes": changes})
             broken |= {one.fragment: one.broken for one in report.tables if one.broken is not None}
+            for one in report.tables:
+                row = self.tables_.fragments.get(one.fragment)
+                if one.published is not None and row is not None and row.cdc is not None:
+                    cdc = row.cdc.model_copy(update={"published": one.published})
+                    self.tables_.fragments.put(one.fragment, replace(row, cdc=cdc))
         told: list[Told] = []
         for report in newest.values():
             row = self.tables_.sources.get(report.source)

@@ -28,6 +28,7 @@ from service.protocol.cdc import (
     SourceConnection,
     SourceReport,
     Split,
+    published_of,
     published_postgres,
 )
 from service.protocol.columns import Column, ColumnType, KeyColumn
@@ -81,6 +82,8 @@ class Followed:
     parts: tuple[tuple[str, str], ...] = ()
     there: tuple[tuple[str, str], ...] = ()
     """The types that columns have there, where they have others here."""
+    made: str = ""
+    """The statement that creates it there, where it has more columns than are followed."""
 
     @property
     def relation(self) -> Relation:
@@ -101,6 +104,8 @@ class Followed:
 
     @property
     def ddl(self) -> str:
+        if self.made:
+            return self.made
         there = dict(self.there)
         columns = ", ".join(
             f"{name} {there.get(name, kind)}{f' collate {self.collation}' if kind == 'text' and self.collation else ''}"
@@ -130,7 +135,13 @@ class External:
     """The external database: its writers, and its tables as plain data."""
 
     def __init__(
-        self, url: str, tables: Sequence[Followed], *, unseen: bool = False, publication: str | None = None
+        self,
+        url: str,
+        tables: Sequence[Followed],
+        *,
+        unseen: bool = False,
+        publication: str | None = None,
+        before: Sequence[str] = (),
     ) -> None:
         self.unseen = unseen
         self.publication = publication or f"for table {', '.join(table.name for table in tables)}"
@@ -143,6 +154,8 @@ class External:
         self.hanging: list[tuple[Writer, threading.Thread]] = []
         self.prepared: dict[str, list[tuple[str, Any, Any]]] = {}
         """What those that are prepared did, by their names."""
+        for statement in before:
+            self.admin.execute(statement.encode())
         for table in tables:
             self.admin.execute(table.ddl.encode())
             for part, bound in table.parts:
@@ -192,16 +205,13 @@ class External:
         """Return where the tables are in the publication."""
         names = list(self.tables)
         query = published_postgres(self.admin.info.server_version)
+        self.admin.execute("set search_path = pg_catalog")
         with psycopg.RawCursor(self.admin) as cursor:
-            found = cursor.execute(query.encode(), ["pub", ["public"] * len(names), names]).fetchall()
+            found = cursor.execute(query.encode(), ["pub", ["public"] * len(names), names, []]).fetchall()
         system = self.admin.execute(SYSTEM_POSTGRES).fetchone()
         assert system is not None
-        return {
-            name: Published(
-                system=system[0], table=oid, publication=row, entries=tuple(entries), partitions=tuple(parts)
-            )
-            for _, name, oid, row, entries, parts, *_ in found
-        }
+        self.admin.execute("reset search_path")
+        return {str(row[1]): published_of(row, system[0], {}) for row in found}
 
     def run(
         self,
@@ -521,6 +531,8 @@ class CdcWorld:
             self.waiting = source.waiting
             self.offset, self.undecided = source.offset, source.undecided
             self.broken.update({table.fragment: table.broken for table in source.tables if table.broken is not None})
+            names = {table.fragment: table.name for table in self.external.tables.values()}
+            self.places |= {names[one.fragment]: one.published for one in source.tables if one.published is not None}
         self.committed = collected.epoch
         await self.check()
 

@@ -24,13 +24,14 @@ from service.protocol.ids import Epoch, FragmentId
 from workers.cdc.apply import Applying, applying, is_refusal, reason_of
 from workers.cdc.budget import Budget
 from workers.cdc.connecting import PART_SECONDS, AwayError, ChangedError
+from workers.cdc.drift import named_otherwise
 from workers.cdc.external import Seen, Session, ask
 from workers.cdc.fold import Applies, Change, Folded, Key, Values, fold
 from workers.cdc.keys import FRESH, SETTLED, ExternalTable, Stretch, keyed
-from workers.cdc.log import ROW_TOO_LARGE, LogReader, Part, Picked, Truncated, drift, picked
+from workers.cdc.log import ROW_TOO_LARGE, LogReader, Part, Picked, Truncated, picked, undecodable
 from workers.cdc.log_stream import LaterError, LogStream
 from workers.cdc.pgoutput import TableSent, text_of
-from workers.cdc.publication import unpublished
+from workers.cdc.publication import Watch, Watched, look
 from workers.cdc.snapshots import Snapshot
 from workers.state_store.port import SqlStore
 
@@ -67,8 +68,7 @@ class TableEpoch:
     paged: int = 0
     """The number of rows from pages."""
     broken: str | None = None
-    partitions: set[str] = field(default_factory=set[str])
-    """Partitions that were attached since a job follows the table."""
+    watch: Watch = field(default_factory=lambda: Watch(None))
     patched: dict[Key, Snapshot] = field(default_factory=dict[Key, Snapshot])
     """Keys whose row was requested from the external database, with the snapshot in which it was read."""
     truncated: bool = False
@@ -80,6 +80,12 @@ class TableEpoch:
     def delta(self) -> int:
         """The change of the table's number of keys."""
         return self.paged + self.made - self.ended
+
+    @property
+    def watched(self) -> Watched:
+        """The table as the next look at it needs it."""
+        key = () if self.complete else tuple(part.name for part in self.table.key)
+        return Watched(self.table, self.watch, ordered=key)
 
     def breaks(self, reason: str) -> None:
         """Stop following the table. `follow` then undoes this epoch's writes to it. The first reason counts."""
@@ -125,7 +131,7 @@ def follow(
         except AwayError as error:
             # Up to Postgres 17, log from a time without the publication cannot be decoded, even if it exists again.
             with suppress(AwayError):
-                _look_at_publication(session, tables)
+                look_at_publication(session, tables)
             if any(table.broken is not None for table in tables):
                 # The next try does not include the broken tables, so it may succeed.
                 raise LaterError(str(error)) from error
@@ -133,7 +139,7 @@ def follow(
         session.control.allow(PART_SECONDS)
         # Check again after reading, because a change of slot or publication in the meantime may have lost changes.
         seen = session.look(offset)
-        _look_at_publication(session, tables)
+        look_at_publication(session, tables)
         for table in tables:
             if table.broken is not None:
                 writing.undo(table.table.relation.id, barrier.prev)
@@ -141,13 +147,18 @@ def follow(
     return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen)
 
 
-def _look_at_publication(session: Session, tables: Sequence[TableEpoch]) -> None:
-    """Break the tables for which the publication may not have published every change."""
-    external, partitions = [table.table for table in tables], [table.partitions for table in tables]
-    missing = unpublished(session.control, session.publication, external, partitions)
+def look_at_publication(session: Session, tables: Sequence[TableEpoch]) -> None:
+    """Break the tables that were altered, or of which the publication may not have published every change."""
+    missing = look(session.control, session.publication, [table.watched for table in tables])
     for table, reason in zip(tables, missing, strict=True):
         if reason is not None:
             table.breaks(reason)
+
+
+def altered(session: Session, table: TableEpoch, error: str) -> None:
+    """Break a table of which a query failed. The catalog has the cause, the error only its effect. Raises AwayError."""
+    look_at_publication(session, [table])
+    table.breaks(f"the external table changed: {error}")
 
 
 @dataclass
@@ -287,7 +298,7 @@ class _Epoch:
         try:
             folded = fold(changes, self._applies(table, changes))
         except (ChangedError, psycopg.DataError) as error:
-            table.breaks(f"the external table changed: {error}")
+            altered(self.session, table, str(error))
             return
         if not (folded.made or folded.lacking or folded.ended or folded.asked):
             return
@@ -366,12 +377,30 @@ class _Epoch:
         kept: list[Picked] = []
         for table, same in mine:
             renamed = f"it was renamed to {sent.schema}.{sent.name}, if only for some time"
-            reason = drift(table.table, sent, types) if same else renamed
+            reason = self._undecodable(table, sent, types) if same else renamed
             if reason is None:
                 kept.append(picked(table.table, table.fragment, sent))
             else:
                 table.breaks(reason)
         return kept
+
+    def _undecodable(self, table: TableEpoch, sent: TableSent, types: Sequence[str]) -> str | None:
+        """Return why the log's description of a table is not the one that is followed, None where it is."""
+        reason = undecodable(table.table, sent, types)
+        if reason is None and not _named_otherwise(table, sent):
+            return None
+        # The catalog has the cause, unless the table was altered again, or the change is not visible yet.
+        look_at_publication(self.session, [table])
+        if table.broken is None and _named_otherwise(table, sent):
+            return "its columns had other names when a row was changed, so a value may be that of another column"
+        return reason
+
+
+def _named_otherwise(table: TableEpoch, sent: TableSent) -> bool:
+    before, now = table.watch.at_offset, table.watch.now
+    if before is None or now is None or before.shape is None or now.shape is None:
+        return False
+    return named_otherwise([column.name for column in sent.columns], before.shape, now.shape)
 
 
 def _unless_patched(patched: Mapping[Key, Snapshot]) -> Applies:

@@ -68,8 +68,8 @@ class Truncated:
     messages: int = 1
 
 
-def drift(table: ExternalTable, sent: TableSent, types: Iterable[str]) -> str | None:
-    """Return why a table can no longer be followed, None where it can. `types` are the types of the sent columns."""
+def undecodable(table: ExternalTable, sent: TableSent, types: Iterable[str]) -> str | None:
+    """Return why the rows of a table cannot be decoded, None where they can. `types` are those of the sent columns."""
     known = dict(zip((column.name for column in sent.columns), types, strict=True))
     for column in table.scan.columns:
         kind = known.get(column.external)

@@ -70,7 +70,7 @@ class Copied:
 class PagesOutcome(BaseModel):
     """The result of one actor. `snapshot` is set if it read pages. Otherwise one of the reasons is set.
 
-    The reasons are `waiting`, `broken` and `away`.
+    The reasons are `waiting`, `broken`, `altered` and `away`.
     """
 
     actor: int
@@ -87,6 +87,8 @@ class PagesOutcome(BaseModel):
     behind: bool = False
     """Whether it waits for transactions that are older than the table's place in the publication."""
     broken: str | None = None
+    altered: str | None = None
+    """An error that shows that the external table was altered."""
     away: str | None = None
 
 
@@ -138,7 +140,7 @@ def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
     except AwayError as error:
         return outcome(away=str(error))
     except ChangedError as error:
-        return outcome(broken=f"the external table changed: {error}")
+        return outcome(altered=str(error))
 
 
 @dataclass

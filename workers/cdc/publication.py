@@ -1,18 +1,20 @@
-"""Check that a publication publishes every change of the followed tables, and always did.
+"""Check that a publication publishes every change of the followed tables, and that their columns are the same ones.
 
 Postgres decodes a change with the catalog as of its commit. A change that was not published then is missing. It does
 not suffice that a table is fully published now: its entry in the publication must be the one from the start. Missing
-changes cannot be detected in the log, so a table in doubt is no longer followed.
+changes cannot be detected in the log, so a table in doubt is no longer followed. `workers.cdc.drift` decides about the
+columns.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
 
-from service.protocol.cdc import Published, published_postgres
+from service.protocol.cdc import ExternalColumn, Published, Shape, published_of, published_postgres
 from workers.cdc.connecting import AwayError, HeldUpError
+from workers.cdc.drift import drift, rewritten
 from workers.cdc.external import ask
 from workers.cdc.keys import ExternalTable
 
@@ -20,6 +22,49 @@ _CHANGES: Final = ("insert", "update", "delete", "truncate")
 _OPTIONS: Final = (
     "select array[pubinsert, pubupdate, pubdelete, pubtruncate], pubviaroot from pg_publication where pubname = $1"
 )
+
+
+_SAMPLED: Final = 1000
+"""How many rows are read to find one that is older than a suspected rewrite. A rewrite leaves none."""
+
+
+@dataclass
+class Watch:
+    """How a table was published at the offset, and at later looks.
+
+    The log between the offset and a look may have been written before or after a change that the look shows.
+    """
+
+    at_offset: Published | None
+    """None where it is unknown."""
+    looks: list[tuple[int, Published]] = field(default_factory=list[tuple[int, Published]])
+    """Later looks that showed something new, each with the end of the log at that moment."""
+
+    @property
+    def now(self) -> Published | None:
+        """How the table was published at the last look."""
+        return self.looks[-1][1] if self.looks else self.at_offset
+
+    def saw(self, published: Published, end: int) -> None:
+        """Accept what a look has shown."""
+        if self.at_offset is None or self.at_offset.shape is None:
+            self.at_offset = published
+        elif published != self.now:
+            self.looks.append((end, published))
+
+    def reached(self, offset: int) -> None:
+        """Forget the looks before the offset, except for the last one."""
+        while self.looks and self.looks[0][0] <= offset:
+            self.at_offset = self.looks.pop(0)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A followed table to look at. `ordered` are the columns by whose collation history is still being read."""
+
+    table: ExternalTable
+    watch: Watch
+    ordered: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,42 +84,55 @@ class Place:
     """The entry of a table in a publication. `columns` are the published ones. None: all of them."""
 
     now: Published
+    end: int
+    """The end of the log at the time of the look."""
     filtered: bool
     columns: frozenset[str] | None
 
 
-def unpublished(
-    control: psycopg.Connection, publication: str, tables: Sequence[ExternalTable], seen: Sequence[set[str]]
-) -> list[str | None]:
-    """Return for each table why the publication does not publish all of its changes, None where it does.
+def look(control: psycopg.Connection, publication: str, tables: Sequence[Watched]) -> list[str | None]:
+    """Return for each table why it cannot be followed any more, None where it can. Then its watch has the look.
 
-    `seen` are each table's partitions that were attached later. New ones are added to it. Raises AwayError.
+    Raises AwayError.
     """
     options = ask(control, _OPTIONS, [publication])
     if not options:
         raise AwayError(f'the publication "{publication}" was dropped')
     ((changes, via_root),) = options
     lacks = tuple(change for change, there in zip(_CHANGES, changes, strict=True) if not there)
-    names = [[table.named[part] for table in tables] for part in (0, 1)]
+    names = [[one.table.named[part] for one in tables] for part in (0, 1)]
+    known = {shape.digest: shape for one in tables if (shape := _shape(one.watch.now)) is not None}
     try:
-        found = ask(control, published_postgres(control.info.server_version), [publication, *names])
+        found = ask(control, published_postgres(control.info.server_version), [publication, *names, list(known)])
     except HeldUpError as error:
         # From Postgres 16 on, the query opens every table of the publication, so a lock on any of them blocks it.
         raise AwayError(f'of a table that "{publication}" publishes: {error}') from error
-    places = {
-        (schema, name): Place(
-            Published(system=None, table=oid, publication=row, entries=tuple(entries), partitions=tuple(partitions)),
-            filtered=condition is not None,
-            columns=None if columns is None else frozenset(columns),
-        )
-        for schema, name, oid, row, entries, partitions, condition, columns in found
-    }
+    places: dict[tuple[str, str], Place] = {}
+    for row in found:
+        schema, name, *_, condition, columns, _, _, end = row
+        sent = None if columns is None else frozenset(columns)
+        now = published_of(row, None, known)
+        places[schema, name] = Place(now, int(end), filtered=condition is not None, columns=sent)
     of = Publication(publication, lacks, via_root)
-    return [
-        why_not(table, of, places.get(table.named))
-        or _partitions_changed(control, table, places[table.named].now.partitions, known)
-        for table, known in zip(tables, seen, strict=True)
-    ]
+    return [_looked_at(control, one, of, places.get(one.table.named)) for one in tables]
+
+
+def _looked_at(control: psycopg.Connection, one: Watched, publication: Publication, place: Place | None) -> str | None:
+    reason, before = why_not(one.table, publication, place), one.watch.now
+    if reason is not None or place is None:
+        return reason
+    if before is not None and before.table != place.now.table:
+        return "it was dropped and made again, or another table has its name now"
+    # The columns come first, because a change of them may also have changed the entry in the publication.
+    reason = (
+        _columns_changed(control, one, place.now)
+        or left_out(one.table, publication, place)
+        or (None if before is None else _what_changed(before, place.now, publication))
+        or _partitions_changed(control, before, place.now.partitions)
+    )
+    if reason is None:
+        one.watch.saw(place.now.model_copy(update={"system": None if before is None else before.system}), place.end)
+    return reason
 
 
 def why_not(table: ExternalTable, publication: Publication, place: Place | None) -> str | None:
@@ -88,15 +146,18 @@ def why_not(table: ExternalTable, publication: Publication, place: Place | None)
         return f"{name} publishes its partitions, and not itself, any more"
     if place.filtered:
         return f"{name} leaves out rows of it"
-    for column in table.scan.columns:
-        if place.columns is not None and column.external not in place.columns:
-            return f'{name} leaves out its column "{column.external}"'
-    return None if table.scan.published is None else _what_changed(table.scan.published, place.now, name)
+    return None
 
 
-def _what_changed(before: Published, now: Published, name: str) -> str | None:
-    if before.table != now.table:
-        return "it was dropped and made again, or another table has its name now"
+def left_out(table: ExternalTable, publication: Publication, place: Place) -> str | None:
+    """Return which followed column a publication leaves out, None where it has all. Pure."""
+    columns = table.scan.columns if place.columns is not None else ()
+    omitted = [column.external for column in columns if column.external not in (place.columns or ())]
+    return f'the publication "{publication.name}" leaves out its column "{omitted[0]}"' if omitted else None
+
+
+def _what_changed(before: Published, now: Published, publication: Publication) -> str | None:
+    name = f'the publication "{publication.name}"'
     if before.publication != now.publication:
         return f"{name} was altered or made anew, and may not have published everything meanwhile"
     if before.entries and not set(before.entries) & set(now.entries):
@@ -104,22 +165,42 @@ def _what_changed(before: Published, now: Published, name: str) -> str | None:
     return None
 
 
-def _partitions_changed(
-    control: psycopg.Connection, table: ExternalTable, now: Sequence[str], seen: set[str]
-) -> str | None:
+def _columns_changed(control: psycopg.Connection, one: Watched, now: Published) -> str | None:
+    """Return how a followed column was replaced or rewritten, None where all are as they were."""
+    assert now.shape is not None
+    found = drift(one.table.scan.columns, _shape(one.watch.now) or now.shape, now.shape, ordered=one.ordered)
+    if found.reason is not None:
+        return found.reason
+    return next((rewritten(column) for column in found.doubted if _is_rewritten(control, one.table, column)), None)
+
+
+def _is_rewritten(control: psycopg.Connection, table: ExternalTable, column: ExternalColumn) -> bool:
+    """Return whether no row is older than the column's alteration. A table without rows has no old value either."""
+    ((rows, older),) = ask(
+        control,
+        "select count(*), bool_or(age(r.xmin) > age($1::xid))"
+        f" from (select t.xmin from {table.rows} limit {_SAMPLED}) r",
+        [column.version],
+    )
+    return rows > 0 and not older
+
+
+def _partitions_changed(control: psycopg.Connection, before: Published | None, now: Sequence[str]) -> str | None:
     """Return a reason where a partition was attached or detached with rows whose changes the log lacks, else None."""
-    if table.scan.published is None:
+    if before is None:
         return None
-    before = seen.union(table.scan.published.partitions)
-    if not before <= set(now):
+    if not set(before.partitions) <= set(now):
         return "a partition of it was detached or dropped, whose rows the log does not tell of"
-    for partition in sorted(set(now) - before):
+    for partition in sorted(set(now) - set(before.partitions)):
         oid = partition.partition(":")[0]
         found = ask(control, "select oid::regclass::text from pg_class where oid = $1::oid", [oid])
         if found and ask(control, _brought(str(found[0][0])), [oid]) != [(False,)]:
             return f"partition {found[0][0]} was attached with rows that the log does not tell of"
-        seen.add(partition)
     return None
+
+
+def _shape(published: Published | None) -> Shape | None:
+    return None if published is None else published.shape
 
 
 def _brought(partition: str) -> str:

@@ -17,6 +17,7 @@ from workers.backfill.pace import Pace
 from workers.cdc.following import TableEpoch
 from workers.cdc.keys import ExternalTable, stretches
 from workers.cdc.pages import Copied, PagesOutcome, PagesTask, copy_pages
+from workers.cdc.publication import Watch
 from workers.cdc.snapshots import Snapshot
 from workers.engines.rows import actor_indexes
 from workers.runners.history import HistoryScan
@@ -55,8 +56,8 @@ class FollowedTable(HistoryScan):
     waiting: str | None = None
     table: ExternalTable | None = None
     """The table as the external catalog has it. None until the present sessions have looked it up."""
-    partitions: set[str] = field(default_factory=set[str])
-    """Partitions that were attached while the table was followed."""
+    watch: Watch = field(default_factory=lambda: Watch(None))
+    """How the table was published, as accepted so far."""
     pace: Pace = field(default_factory=Pace)
     planned: PagesJob | None = None
     outcomes: list[PagesOutcome] = field(default_factory=list[PagesOutcome])
@@ -87,20 +88,24 @@ class FollowedTable(HistoryScan):
         """Adapt page size and pace to the Spark job that returned `outcomes`."""
         self.pace = self.measure(self.outcomes, self.pace, slice_seconds=slice_seconds, job_seconds=job_seconds)
 
-    def epoch(self) -> TableEpoch:
-        """Return the table's epoch for the fold of the log. Call it after the pages were read."""
-        assert self.table is not None
+    def epoch(self, described: ExternalTable | None = None) -> TableEpoch:
+        """Return the table's epoch for the fold of the log. Call it after the pages were read.
+
+        `described` is the external table where its lookup has failed.
+        """
+        table = self.table or described
+        assert table is not None
         splits, read = self.scan.splits, [outcome for outcome in self.outcomes if outcome.snapshot is not None]
         return TableEpoch(
             fragment=self.state.id,
-            table=self.table,
+            table=table,
             settled=stretches(splits, self.positions),
             complete=self.state.finished,
             fresh={o.actor: stretches(splits, {at.vnode: at for at in o.positions}) for o in read},
             snapshots={o.actor: Snapshot.parse(o.snapshot) for o in read if o.snapshot is not None},
             paged=sum(outcome.snapshot_rows for outcome in read),
             broken=self.broken,
-            partitions=self.partitions,
+            watch=self.watch,
         )
 
     def take(self, done: TableEpoch | None, epoch: RunningEpoch, *, finishing: bool) -> Sequence[ActorReport]:
@@ -116,7 +121,12 @@ class FollowedTable(HistoryScan):
         return self.reports(outcomes, finishing=finishing, forwarded=lambda actor: 0 if actor else changes)
 
     def told(self) -> CdcTableReport | None:
-        """Return why the table is broken or has to wait. None where neither is the case."""
-        if self.broken is None and self.waiting is None:
+        """Return why the table is broken or has to wait, and how it is published. None where nothing is to report."""
+        published = self.watch.at_offset
+        if published is None or published == self.scan.published:
+            published = None
+        else:
+            self.scan = self.scan.model_copy(update={"published": published})
+        if self.broken is None and self.waiting is None and published is None:
             return None
-        return CdcTableReport(fragment=self.state.id, broken=self.broken, waiting=self.waiting)
+        return CdcTableReport(fragment=self.state.id, broken=self.broken, waiting=self.waiting, published=published)

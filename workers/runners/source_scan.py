@@ -28,11 +28,12 @@ from workers.cdc.apply import applying
 from workers.cdc.backoff import SLOW_SECONDS, Backoff
 from workers.cdc.connecting import EPOCH_SECONDS, AwayError, ChangedError, understanding
 from workers.cdc.external import Seen, Session
-from workers.cdc.following import REBUILD, Followed, TableEpoch, follow
+from workers.cdc.following import REBUILD, Followed, TableEpoch, altered, follow
 from workers.cdc.keys import ExternalKey, ExternalTable
 from workers.cdc.log_stream import LaterError
 from workers.cdc.pages import Copied
 from workers.cdc.pgoutput import lsn_text
+from workers.cdc.publication import Watch
 from workers.runners.followed_table import FollowedTable, PagesJob
 from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
 
@@ -125,6 +126,7 @@ class SourceScans:
             min(fragment.cdc.batch_rows, PAGE_ROWS_MIN),
             scan=fragment.cdc,
             broken=fragment.cdc.broken,
+            watch=Watch(fragment.cdc.published),
         )
 
     def mutate(self, mutation: Mutation, now: float) -> None:
@@ -215,6 +217,8 @@ class SourceScans:
             for one in mine:
                 self.tables[one.fragment].broken = one.broken
         self.offset, self.undecided, self.seen = followed.offset, followed.undecided, followed.seen
+        for table in tables:
+            table.watch.reached(self.offset)
         done.update({one.fragment: one for one in mine})
         if tables:
             tables[0].timings_ms["log"] = (epoch.clock() - began) * 1000
@@ -305,6 +309,10 @@ def _judge(table: FollowedTable, session: Session) -> None:
             raise AwayError(outcome.away)
         if outcome.broken is not None and table.broken is None:
             table.broken = f"{outcome.broken}: {REBUILD}"
+        if outcome.altered is not None and table.broken is None:
+            one = table.epoch()
+            altered(session, one, outcome.altered)
+            table.broken = one.broken
         if outcome.waiting is not None:
             table.waiting = outcome.waiting
         if outcome.behind:
@@ -333,7 +341,9 @@ def _looked_at(session: Session, table: FollowedTable) -> ExternalTable | None:
     try:
         found = session.table(described)
     except ChangedError as error:
-        table.broken = f"the external table changed: {error}: {REBUILD}"
+        one = table.epoch(described)
+        altered(session, one, str(error))
+        table.broken = one.broken
         return None
     if found is None:
         table.broken = f"the external table {described.name} was dropped or renamed: {REBUILD}"

@@ -18,7 +18,7 @@ from service.meta_store.schema.sources import source as sources
 from service.meta_store.schema.sources import source_cleanup
 from service.meta_store.sources.sources import forget_source
 from service.ports.source_records import FollowedTable, Leftover, Measured, SourceCleanup, Told
-from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
+from service.protocol.cdc import CdcScan, CdcSource, Lsn, Published, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import PositionState
 
@@ -44,16 +44,20 @@ class PostgresFollowing(OnConnection):
         """Where several reports are on one source, the newest report counts, with the sum of their changes."""
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
+        published: dict[FragmentId, Published] = {}
         for report in reports:
             before = newest.get(report.source)
             changes = report.changes + (0 if before is None else before.changes)
             newest[report.source] = report.model_copy(update={"changes": changes})
             broken |= {one.fragment: one.broken for one in report.tables if one.broken is not None}
+            published |= {one.fragment: one.published for one in report.tables if one.published is not None}
         if not newest:
             return ()
         known = await self._known(newest)
         told = [one for one in known.values() if newest[SourceId(one.relation)].waiting != one.waiting]
         breaks = [await self._break(fragment, why, now=now) for fragment, why in sorted(broken.items())]
+        for one, place in sorted(published.items()):
+            await self._publish(one, place)
         for source in known:
             await self._store(newest[source], now=now)
         return [
@@ -109,6 +113,12 @@ class PostgresFollowing(OnConnection):
             columns.source_waiting.is_distinct_from(new.c.source_waiting),
         )
         await self._connection.execute(update(fragment).where(changed).values(source_waiting=new.c.source_waiting))
+
+    async def _publish(self, one: FragmentId, place: Published) -> None:
+        """Store how a table is published now, so that the next worker compares with that."""
+        scan = func.jsonb_set(fragment.c.cdc, ["published"], place.model_dump(mode="json"))
+        mine = update(fragment).where(fragment.c.id == one, fragment.c.source.is_not(None))
+        await self._connection.execute(mine.values(cdc=scan))
 
     async def _break(self, one: FragmentId, why: str, *, now: datetime) -> Told | None:
         """Store why a table broke. The first reason stays, because later ones are its consequences."""

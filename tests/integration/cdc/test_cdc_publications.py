@@ -21,7 +21,7 @@ VIA_ROOT = "with (publish_via_partition_root = true)"
         (
             None,
             ("alter publication pub set table numbers (id, n), split", LOST),
-            '"t" was dropped or renamed, or is not published',
+            'leaves out its column "t"',
         ),
         (
             None,
