@@ -60,8 +60,8 @@ def _parts(statement: Any) -> list[Any]:
     for one in visitors.iterate(statement):
         if isinstance(one, CTE):
             parts.append(one.element)
-        elif isinstance(getattr(one, "table", None), CTE):
-            parts.append(one.table.element)
+        elif isinstance(table := getattr(one, "table", None), CTE):
+            parts.append(table.element)
         elif isinstance(one, Select) and one is not statement:
             parts.append(one)
     parts.extend(cte.element for cte in _inner(statement, "_independent_ctes") or ())
@@ -121,9 +121,10 @@ def _named(table: Table, criteria: Any, parameters: Mapping[str, Any]) -> tuple[
     values: dict[str, Any] = {}
     for condition in criteria:
         for one in visitors.iterate(condition):
-            equals = isinstance(one, BinaryExpression) and one.operator.__name__ == "eq"
-            if equals and isinstance(one.right, BindParameter) and getattr(one.left, "table", None) is table:
-                values[one.left.name] = parameters.get(one.right.key, one.right.value)
+            if not isinstance(one, BinaryExpression) or not isinstance(one.right, BindParameter):
+                continue
+            if one.operator.__name__ == "eq" and getattr(one.left, "table", None) is table:
+                values[str(_inner(one.left, "name"))] = parameters.get(one.right.key, one.right.value)
     return _key(table, values)
 
 
