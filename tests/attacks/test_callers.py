@@ -136,6 +136,9 @@ def test_s7_names_of_tokens_and_secrets_and_literals_of_probes_are_for_admins(se
                 seen[who] += _all(client, path)
             for sql in ("SHOW PARAMETERS", "SHOW SECRETS", "SELECT * FROM rw_catalog.rw_system_parameters"):
                 seen[who] += client.post("/v1/sql", json={"sql": sql}).text
+            for view in ("rw_events", "rw_event_logs"):
+                sql = f"SELECT * FROM rw_catalog.{view} LIMIT 10000"
+                seen["viewer"] += client.post("/v1/sql", json={"sql": sql}).text
         for word in ("hidden_secret", "hidden_token", "a secret word"):
             assert word not in seen["viewer"], re.findall(f".{{200}}{word}", str(seen["viewer"]))
             assert word in seen["admin"]

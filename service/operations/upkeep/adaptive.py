@@ -66,8 +66,6 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
             return 0
         parameters = SystemParameters.of(await tx.parameters.all())
         url, query = await tx.parameters.secret(HTTP_PROBE), await tx.parameters.secret(SQL_PROBE)
-        # A service of the release before stored the whole query here.
-        query = query or parameters.backfill_auto_probe_sql
         places = await _places(world, tx, [scan.fragment for scan in scans])
     at_all, outside = await asyncio.gather(
         measured(world, parameters, url=url, query=query), _measured_outside(world, parameters, places)

@@ -382,6 +382,11 @@ async def test_s7_only_admins_see_names_of_tokens_and_secrets_and_literals_of_pr
     assert "hidden_secret" in seen
     async with closed.stores.begin() as tx:
         assert await tx.parameters.secret("backfill_auto_probe_sql") == probe
+    async with closed.engine.connect() as connection:
+        for view in ("rw_events", "rw_event_logs", "rw_system_parameters"):
+            rows = (await connection.execute(text(f"select v::text from rw_catalog.{view} v"))).scalars().all()
+            assert rows
+            assert "hidden" not in str(rows), view
 
 
 async def test_a_meta_store_that_is_away_is_no_refusal() -> None:
