@@ -53,17 +53,14 @@ def is_readable(job: Job) -> bool:
     return job.published
 
 
-def is_begun(seen: Awaited) -> bool:
-    """Whether the first barrier of the job was collected, or the job waits in the queue or for its own worker.
+def is_begun(job: Job) -> bool:
+    """Whether the job has started, or waits: in the queue, or for what comes before its start.
 
     Raises the errors of `is_settled`.
     """
-    if seen.job.state in {JobState.QUEUED, JobState.CREATED}:
+    if job.state in {JobState.QUEUED, JobState.CREATING, JobState.CREATED}:
         return True
-    is_settled(seen.job)
-    # The job's own worker takes long to start, so callers do not wait for it.
-    begun = seen.job.serverless or any(scan.at for scan in seen.scans)
-    return seen.job.state is JobState.CREATING and begun
+    return is_settled(job) or job.preparing is not None
 
 
 def is_over(seen: Awaited) -> bool:

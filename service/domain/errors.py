@@ -13,7 +13,8 @@
     │  └─ Stale             the worker or its generation is stale
     └─ Unavailable    a store or server did not answer in time: retry
        ├─ Deadlocked        Postgres rolled the transaction back for another one: run it again as a whole
-       └─ Exhausted         a store answered that it lacks space, memory or time: retry, but not for ever
+       ├─ Exhausted         a store answered that it lacks space, memory or time: retry, but not for ever
+       └─ InUse             the transaction of another session is in the way: retry when it has ended
 
 A message that RisingWave has too uses RisingWave's text.
 """
@@ -124,6 +125,10 @@ class Deadlocked(Unavailable):
 
 class Exhausted(Unavailable):
     """A store answered that it lacks the space, memory or time. The caller may retry, but not for ever."""
+
+
+class InUse(Unavailable):
+    """The transaction of another session is in the way. The message names it."""
 
 
 @dataclass(eq=False)

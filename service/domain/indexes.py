@@ -1,9 +1,15 @@
-"""Decide which indexes of stored relations are needed, and which of them serve the lookups of stages. Pure."""
+"""Decide which indexes of stored relations are needed and built next, and which serve the lookups of stages. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from service.protocol.ids import RelationId
 from service.protocol.stage import LookupIndex
+
+BUILDERS_MAX: Final = 2
+"""The number of concurrent builds that go on. Each reads and sorts a whole table."""
+BUILDS_MAX: Final = 8
+"""The number of concurrent builds, with those that wait for the transaction of somebody else."""
 
 
 def needed(
@@ -27,6 +33,24 @@ def needed(
 def lacking(lookups: Collection[LookupIndex], created: Collection[LookupIndex]) -> frozenset[LookupIndex]:
     """Return the lookups that no existing index serves."""
     return frozenset(one for one in lookups if not any(index.serves(one) for index in created))
+
+
+def begun(
+    due: Sequence[LookupIndex], running: Collection[LookupIndex], held: Collection[LookupIndex]
+) -> Sequence[LookupIndex]:
+    """Return which of the builds that are due begin now.
+
+    A table has one build at a time: of two, each would wait for the other. A build of `running` that is `held` by the
+    transaction of somebody else leaves its place to others, and keeps what it has done.
+    """
+    busy = {one.relation for one in running}
+    places = min(BUILDERS_MAX - len(set(running) - set(held)), BUILDS_MAX - len(running))
+    chosen: list[LookupIndex] = []
+    for one in due:
+        if len(chosen) < places and one.relation not in busy:
+            busy.add(one.relation)
+            chosen.append(one)
+    return chosen
 
 
 def _serving(lookup: LookupIndex, asked: Collection[LookupIndex], created: Collection[LookupIndex]) -> LookupIndex:

@@ -19,6 +19,8 @@ OVERDUE_INTERVALS: Final = 2
 """A healthy barrier is published within two intervals."""
 OVERDUE_LEAST: Final = timedelta(seconds=5)
 """A busy machine often exceeds two short intervals."""
+NAME_KEPT: Final = "the view of a dropped relation with its name is still used by"
+"""The begin of the reason of a job whose name is free in the catalog, but not yet in the state store."""
 
 
 class Reason(StrEnum):
@@ -76,7 +78,8 @@ def why(
         return Waiting(Reason.NAME, f"its view cannot be made: {job.held_back}", job.state_since)
     match job.state:
         case JobState.INITIAL | JobState.QUEUED if job.preparing is not None:
-            return Waiting(Reason.INDEX, job.preparing, job.state_since or job.initialized_at)
+            reason = Reason.NAME if job.preparing.startswith(NAME_KEPT) else Reason.INDEX
+            return Waiting(reason, job.preparing, job.state_since or job.initialized_at)
         case JobState.INITIAL:
             return Waiting(Reason.START, "the leader has yet to start it", job.initialized_at)
         case JobState.QUEUED:

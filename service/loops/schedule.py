@@ -19,7 +19,7 @@ from service.operations import idempotency
 from service.operations.barriers import advance, leadership, recovery
 from service.operations.jobs import queue
 from service.operations.sources import upkeep
-from service.operations.upkeep import adaptive, launching, lookup_indexes, maintenance
+from service.operations.upkeep import adaptive, launching, lookup_indexes, maintenance, read_sessions
 from service.operations.upkeep.cluster import CHANGING, STEADY, Supervision
 from service.operations.world import World
 from service.ports.launcher import Launcher
@@ -35,6 +35,10 @@ _TIDY_AT_MOST, _TIDY_AT_LEAST = timedelta(seconds=5), timedelta(seconds=20)
 """The shortest and the longest wait between two clean-ups. A publication wakes them."""
 _INDEX_AT_MOST = timedelta(milliseconds=100)
 """The shortest wait between two checks of lookup indexes, so that builds that end together are handled together."""
+_WATCH_EVERY = timedelta(milliseconds=500)
+"""How often running builds of indexes are looked at."""
+_WATCH_SESSIONS_EVERY = timedelta(seconds=5)
+"""How often the sessions of users' own tools are looked at."""
 _SUPERVISE_AT_MOST, _SUPERVISE_AT_LEAST = timedelta(milliseconds=200), timedelta(seconds=2)
 """The shortest and the longest wait between two checks of the workers. A worker process that ends wakes its launcher.
 """
@@ -80,6 +84,8 @@ class Schedule:
             run_periodically(self.adapt, Pauses(_ADAPT_EVERY), self.stop, name="adaptive"),
             run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
             run_periodically(self.index, Pauses(_INDEX_AT_MOST), self.stop, name="lookups"),
+            run_periodically(self.watch_builds, Pauses(_WATCH_EVERY), self.stop, name="builds"),
+            run_periodically(self.watch_sessions, Pauses(_WATCH_SESSIONS_EVERY), self.stop, name="sessions"),
             run_periodically(self.tidy, Pauses(_TIDY_AT_MOST), self.stop, name="maintenance"),
             run_periodically(self.mind_sources, Pauses(timedelta(seconds=1)), self.stop, name="sources"),
         ]
@@ -229,13 +235,23 @@ class Schedule:
         heard = self.world.signals.heard(Chore.INDEX)
         if (term := self._term()) is not None:
             await lookup_indexes.reconcile(self.world, self.builds, term=term)
-        wait = self.builds.aside.wait(now=self.world.clock.now(), longest=_TIDY_AT_LEAST)
+        wait = self.builds.wait(now=self.world.clock.now(), longest=_TIDY_AT_LEAST)
         await self.world.signals.wait(wait.total_seconds(), topic=Chore.INDEX, since=heard)
+
+    async def watch_builds(self) -> None:
+        """Look for builds of indexes that wait for somebody else's transaction."""
+        if (term := self._term()) is not None:
+            await lookup_indexes.watch(self.world, self.builds, term=term)
 
     def _built(self) -> None:
         """Start the jobs that wait for an index whose build has ended."""
         self.jobs_aside.keep(())
         self.world.signals.notify(Chore.INDEX, Chore.START_JOBS)
+
+    async def watch_sessions(self) -> None:
+        """End sessions of users' own tools that exceed their limits."""
+        if (term := self._term()) is not None:
+            await read_sessions.end_overdue(self.world, term=term)
 
     async def mind_sources(self) -> None:
         """Clean up and measure external databases. It has a loop of its own, because an unreachable server answers

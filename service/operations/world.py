@@ -35,7 +35,16 @@ from service.ports.read_logins import ReadLogins, ReadPlace
 from service.ports.records import Claim, Event
 from service.ports.signals import Signals
 from service.ports.sources import ExternalServers, ExternalTables, Replication
-from service.ports.state_store import Fences, LookupIndexes, Pins, PublicViews, Reader, Staging, VersionedTables
+from service.ports.state_store import (
+    Fences,
+    LookupIndexes,
+    Pins,
+    PublicViews,
+    Reader,
+    ReadSessions,
+    Staging,
+    VersionedTables,
+)
 from service.ports.tokens import ApiToken, TokenId
 from service.protocol.dml import StatementResult
 from service.protocol.ids import JobId, RelationId, StatementId
@@ -103,6 +112,8 @@ class World:
     """Signals of new requests to workers."""
     dml_url: str = field(repr=False)
     """The database URL with which workers run users' DML. They receive it when they register."""
+    read_sessions: ReadSessions | None = None
+    """The sessions of users' own tools. None if no such tool can read the table format."""
     table_format: Capabilities = POSTGRES
     """The capabilities of the state store's table format."""
     hosts: HostRules = ANY

@@ -46,6 +46,10 @@ class Cleanups(Protocol):
 
     async def done(self, relation: RelationId) -> None: ...
 
+    async def hold(self, relation: RelationId, reason: str) -> None:
+        """Record why the tables cannot be removed yet."""
+        ...
+
 
 class Visibility(Protocol):
     """The epochs and created relations that users see."""

@@ -87,8 +87,8 @@ class JobQueue(Protocol):
         """
         ...
 
-    async def prepare(self, job: JobId, text: str) -> None:
-        """Record what the service does before the job can start. The start forgets it."""
+    async def prepare(self, job: JobId, text: str | None) -> None:
+        """Record what the service does before the job can start, if it does anything. The start forgets it."""
         ...
 
 

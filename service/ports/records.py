@@ -265,10 +265,14 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """A pending clean-up: the leader removes a dropped relation's tables from the state store. Repeatable."""
+    """A pending clean-up: the leader removes a dropped relation's tables from the state store. Repeatable.
+
+    `held` is why it cannot yet, for example whose transaction still reads them. Nobody waits for it then.
+    """
 
     relation: RelationId
     name: str
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

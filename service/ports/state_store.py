@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from service.domain.fan_out import Statistics
 from service.domain.quotas import Bound
+from service.domain.sessions import Ended
 from service.protocol.columns import Column
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, StatementId, Term
 from service.protocol.relation import Relation
@@ -51,6 +52,9 @@ class VersionedTables(Protocol):
         sums: Sequence[str] = (),
     ) -> None:
         """Create the versioned table with its indexes, and the `live` view that DML reads.
+
+        A view of a dropped relation with the same name is removed, and reading sessions that still use it are ended.
+        Raises InUse if another session does.
 
         With `loading` the table lacks the storage-order index, so rows can only be inserted and rolled back. `lookups`
         are the lookup indexes that it gets at once. With `sums`, the columns of a group's key and sums, it gets a log
@@ -91,7 +95,14 @@ class VersionedTables(Protocol):
         ...
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
-        """Remove public view, live view and table, if they belong to this relation (I9)."""
+        """Remove public view, live view and table, if they belong to this relation (I9).
+
+        Raises InUse at once if a session that has used one of them for long still does.
+        """
+        ...
+
+    async def hide(self, relation: RelationId, name: str, *, term: Term) -> None:
+        """Take the public view of a dropped relation from its readers, as long as it cannot be removed."""
         ...
 
 
@@ -113,8 +124,13 @@ class LookupIndexes(Protocol):
     async def build(self, index: LookupIndex, *, term: Term) -> None:
         """Build an index if it is missing, without a lock that stops writers. The wait is as long as the build.
 
-        Raises Exhausted if the store lacks space, memory or time for it, and Invalid if the store refuses it.
+        Cancelled, it leaves an incomplete index. Raises InUse if a session has locked its table, Exhausted if the store
+        lacks space, memory or time for it, and Invalid if the store refuses it.
         """
+        ...
+
+    async def held(self) -> Mapping[LookupIndex, str]:
+        """Return the running builds that wait for the transaction of another session, each with that session."""
         ...
 
     async def stored(self) -> Mapping[str, IndexSize]:
@@ -130,7 +146,7 @@ class LookupIndexes(Protocol):
         ...
 
     async def drop(self, names: Collection[str], *, term: Term) -> frozenset[str]:
-        """Drop indexes, and return those that are gone. One that is in use is left for the next call."""
+        """Drop indexes, and return those that are gone. One that is in use is soon left for the next call."""
         ...
 
 
@@ -181,6 +197,14 @@ class Reader(Protocol):
 
     async def describe(self, sql: str, *, timeout_ms: int, caller: str = "") -> tuple[tuple[str, str], ...]:
         """Return the columns of a query as (name, Postgres type name), without running it. Raises as `query` does."""
+        ...
+
+
+class ReadSessions(Protocol):
+    """The sessions that users' own tools open under the login for them."""
+
+    async def end_overdue(self) -> Sequence[Ended]:
+        """End those that exceed their limits, whatever they have set, and return them."""
         ...
 
 

@@ -4,28 +4,27 @@ Postgres builds such an index outside of any transaction, so the leader's term i
 data of its own, so an index that a deposed leader builds or drops late does no harm.
 """
 
-import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
-from service.domain.errors import Deposed, Invalid
+from service.domain.errors import Deposed, InUse, Invalid
 from service.domain.fan_out import ColumnStatistics, Statistics, TableStatistics
 from service.ports.state_store import IndexSize
 from service.protocol.ids import RelationId, Term
 from service.protocol.stage import LookupIndex
-from service.serving import relation_ddl
+from service.serving import relation_ddl, sessions
 from service.serving.connections import Connection, Pool, is_answered, said, translated
 from service.telemetry.log import logger
 
-BUILDERS_MAX: Final = 2
-"""The number of concurrent builds. Each occupies a connection for long, and barriers need connections too (I10)."""
 MEMORY: Final = "256MB"
 """The memory in which Postgres sorts the rows of one build."""
+_IMPATIENT: Final = "200ms"
+"""How long a drop waits for other sessions. It is shorter than Postgres's `deadlock_timeout`, and is tried again."""
 
 _PATTERN: Final = r"^t_[0-9]+_by_[0-9a-f]{12}$"
 _FOUND: Final = """
@@ -54,7 +53,7 @@ class PostgresLookups:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._building = asyncio.Semaphore(BUILDERS_MAX)
+        self._builders: dict[LookupIndex, int] = {}
 
     async def missing(self, wanted: Collection[LookupIndex]) -> frozenset[LookupIndex]:
         if not wanted:
@@ -71,26 +70,23 @@ class PostgresLookups:
         return frozenset(one for one, name in names.items() if one.relation in stored and name not in valid)
 
     async def build(self, index: LookupIndex, *, term: Term) -> None:
-        name = index_name(index)
         try:
-            async with self._building, self._leading(term) as conn:
-                state = dict(await _found(conn))
-                if state.get(name):
-                    return
-                if name in state:
-                    # An interrupted build leaves an index that is maintained and never used.
-                    await conn.execute(_drop(name))
-                await conn.execute(sql.SQL("set maintenance_work_mem = {}").format(MEMORY))
-                # The build waits for older transactions to end. No other transaction waits for it during that time.
-                await conn.execute("set lock_timeout = 0")
-                await conn.execute("set statement_timeout = 0")
-                await conn.execute(create(index, concurrently=True))
-                # Of two indexes, a planner without statistics may choose one of a few different values.
-                await conn.execute(sql.SQL("analyze {}").format(relation_ddl.table(index.relation)))
-                for setting in ("maintenance_work_mem", "lock_timeout", "statement_timeout"):
-                    await conn.execute(sql.SQL("reset {}").format(sql.Identifier(setting)))
+            async with self._leading(term, own=True) as conn:
+                self._builders[index] = conn.info.backend_pid
+                await _build(conn, index)
         except psycopg.Error as error:
             raise Invalid(said(error)) from error
+        finally:
+            self._builders.pop(index, None)
+
+    async def held(self) -> Mapping[LookupIndex, str]:
+        builders = dict(self._builders)
+        if not builders:
+            return {}
+        with translated():
+            async with self._pool.connection() as conn:
+                waiting = await sessions.blocking(conn, builders.values())
+        return {index: waiting[pid] for index, pid in builders.items() if pid in waiting}
 
     async def stored(self) -> Mapping[str, IndexSize]:
         with translated():
@@ -119,6 +115,7 @@ class PostgresLookups:
     async def drop(self, names: Collection[str], *, term: Term) -> frozenset[str]:
         dropped: set[str] = set()
         async with self._leading(term) as conn:
+            await conn.execute(f"set lock_timeout = '{_IMPATIENT}'")
             for name in sorted(names):
                 try:
                     await conn.execute(_drop(name))
@@ -127,13 +124,17 @@ class PostgresLookups:
                     if not is_answered(error):
                         raise
                     log.warning("index.not_dropped", index=name, error=str(error))
+            await conn.execute("reset lock_timeout")
         return frozenset(dropped)
 
     @asynccontextmanager
-    async def _leading(self, term: Term) -> AsyncGenerator[Connection]:
-        """Open a connection without a transaction, and close it after an error. Raises Deposed, Unavailable."""
+    async def _leading(self, term: Term, *, own: bool = False) -> AsyncGenerator[Connection]:
+        """Open a connection without a transaction, and close it after an error. Raises Deposed, Unavailable.
+
+        A build may wait for long, so it has a connection of its `own`: barriers need those of the pool (I10).
+        """
         with translated():
-            async with self._pool.connection() as conn:
+            async with self._connected() if own else self._pool.connection() as conn:
                 cursor = await conn.execute("select 1 from state.leader where term = %s", [term])
                 if await cursor.fetchone() is None:
                     raise Deposed(term)
@@ -143,6 +144,11 @@ class PostgresLookups:
                     # Its settings may still be changed, or its statement may still run.
                     await conn.close()
                     raise
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[Connection]:
+        async with await Connection.connect(str(self._pool.conninfo), autocommit=True) as conn:
+            yield conn
 
 
 def index_name(index: LookupIndex) -> str:
@@ -167,6 +173,29 @@ def create(index: LookupIndex, *, concurrently: bool = False) -> sql.Composed:
     ordered = sql.SQL("({}, _to)").format(sql.SQL(", ").join(parts))
     beside = sql.SQL(", ").join([sql.Identifier(one) for one in index.included])
     return begin + ordered + (sql.SQL(" include ({})").format(beside) if index.included else sql.SQL(""))
+
+
+async def _build(conn: Connection, index: LookupIndex) -> None:
+    name = index_name(index)
+    if others := await sessions.builders(conn, index.relation):
+        # Of two builds of a table, each would wait for the other. A leader that died may have left one.
+        raise InUse(others[0])
+    state = dict(await _found(conn))
+    if state.get(name):
+        return
+    await conn.execute(sql.SQL("set maintenance_work_mem = {}").format(MEMORY))
+    # The build waits for older transactions to end. No other transaction waits for it during that time.
+    await conn.execute("set lock_timeout = 0")
+    await conn.execute("set statement_timeout = 0")
+    try:
+        if name in state:
+            # An interrupted build leaves an index that is maintained and never used.
+            await conn.execute(_drop(name))
+        await conn.execute(create(index, concurrently=True))
+    except errors.DeadlockDetected as error:
+        raise InUse("other transactions that lock its table") from error
+    # Of two indexes, a planner without statistics may choose one of a few different values.
+    await conn.execute(sql.SQL("analyze {}").format(relation_ddl.table(index.relation)))
 
 
 async def _found(conn: Connection) -> list[tuple[str, bool]]:

@@ -6,10 +6,11 @@ A late clean-up therefore removes neither an object of a later relation nor a us
 from collections.abc import Collection
 from typing import Final
 
-from psycopg import sql
+from psycopg import errors, sql
 
-from service.domain.errors import Conflict
+from service.domain.errors import Conflict, InUse
 from service.protocol.ids import RelationId
+from service.serving import sessions
 from service.serving.connections import Connection
 
 MARK: Final = "tidefill relation "
@@ -38,6 +39,12 @@ where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass
   and c.relnamespace = 'public'::regnamespace and c.relname = any (%s)
   and coalesce(obj_description(v.oid, 'pg_class'), '') not like %s
 order by 1
+"""
+
+_GRANTED: Final = """
+select distinct r.rolname::text
+from pg_class c, aclexplode(c.relacl) a left join pg_roles r on r.oid = a.grantee
+where c.relnamespace = 'public'::regnamespace and c.relname = %s and a.grantee <> c.relowner
 """
 
 
@@ -76,8 +83,34 @@ async def to_be_made(conn: Connection, schema: str, name: str, relation: Relatio
     """Whether a relation's view has to be created. Drop a view of the same name whose relation was dropped before."""
     found = await owner(conn, schema, name)
     if found is not None and found != view_mark(relation):
-        await drop_view(conn, schema, name)
+        await _free(conn, schema, name)
     return found != view_mark(relation)
+
+
+async def hide_view(conn: Connection, name: str) -> None:
+    """Revoke a public view from everybody who may read it, which waits for no reader."""
+    for (role,) in await (await conn.execute(_GRANTED, [name])).fetchall():
+        whose = sql.SQL("public") if role is None else sql.Identifier(str(role))
+        await conn.execute(sql.SQL("revoke all on {} from {}").format(sql.Identifier("public", name), whose))
+
+
+async def _free(conn: Connection, schema: str, name: str) -> None:
+    """Drop a view of a dropped relation whose name is wanted, and end the readers' sessions that still use it.
+
+    Raises InUse if another session does.
+    """
+    for last in (False, True):
+        try:
+            async with conn.transaction():
+                await conn.execute("set local lock_timeout = '200ms'")
+                await drop_view(conn, schema, name)
+        except errors.LockNotAvailable as error:
+            view = sql.Identifier(schema, name).as_string(conn)
+            if last:
+                raise InUse("; ".join(await sessions.users(conn, [view])) or "another session") from error
+            await sessions.end_readers(conn, [view])
+        else:
+            return
 
 
 async def drop_view(conn: Connection, schema: str, name: str) -> None:

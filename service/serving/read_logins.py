@@ -14,6 +14,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from service.domain.sessions import SessionLimits
 from service.ports.read_logins import ReadLogin
 from service.serving.connections import Connection, Pool, translated
 from service.serving.roles import configure, grant_catalog, grant_existing, make_login, make_role
@@ -25,12 +26,14 @@ _LOCK: Final = 0x7469646566696C6D
 """The advisory lock that serialises changes of these logins."""
 _END_MS: Final = 5_000
 
+_LIMITS: Final = SessionLimits()
 _SETTINGS: Final = (
     ("default_transaction_read_only", "on"),
     # All statements of a transaction read the same epoch.
     ("default_transaction_isolation", "repeatable read"),
-    ("statement_timeout", "10min"),
-    ("idle_in_transaction_session_timeout", "10min"),
+    # A session can change these two, so `read_sessions.py` keeps them, and the limit of a transaction.
+    ("statement_timeout", f"{_LIMITS.statement.total_seconds():.0f}s"),
+    ("idle_in_transaction_session_timeout", f"{_LIMITS.idle.total_seconds():.0f}s"),
     # rw_catalog is not in the path, so `\d` lists only the user's relations, and no catalog view hides one of them.
     ("search_path", "public"),
 )

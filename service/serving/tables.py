@@ -10,11 +10,11 @@ from typing import Final, Literal
 import psycopg
 from psycopg import sql
 
-from service.domain.errors import Conflict, Invalid, MetaError
+from service.domain.errors import Conflict, InUse, Invalid, MetaError
 from service.protocol.ids import Epoch, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.protocol.stage import LookupIndex
-from service.serving import marks, relation_ddl
+from service.serving import marks, relation_ddl, sessions
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
 from service.serving.fencing import writing
 from service.serving.horizon import advance, locked
@@ -35,6 +35,8 @@ ASKED_TOGETHER: Final = 100
 """The number of tables per statement. Beyond a few hundred, planning costs more than the saved round trips."""
 _IMPATIENT: Final = "set local lock_timeout = '200ms'"
 """A long statement on one relation must not delay the leader, which tries again later."""
+LONG: Final = "300ms"
+"""Whoever has used a relation for so long is not asked for it by waiting for a lock."""
 
 log = logger("tables")
 
@@ -128,11 +130,22 @@ class PostgresTables:
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         async with writing(self._pool, term) as conn:
             await conn.execute(_IMPATIENT)
-            for schema in ("public", "live"):
-                if await marks.owner(conn, schema, name) == marks.view_mark(relation):
-                    await marks.drop_view(conn, schema, name)
-            for table in (relation_ddl.table(relation), relation_ddl.partials(relation)):
+            views = [schema for schema in ("public", "live") if await _is_its_view(conn, schema, name, relation)]
+            tables = (relation_ddl.table(relation), relation_ddl.partials(relation))
+            used = [*(sql.Identifier(schema, name) for schema in views), *tables]
+            # A lock that is only waited for already makes others wait.
+            if held := await sessions.users(conn, [one.as_string(conn) for one in used], older=LONG):
+                raise InUse(held[0])
+            for schema in views:
+                await marks.drop_view(conn, schema, name)
+            for table in tables:
                 await _drop_table(conn, table)
+
+    async def hide(self, relation: RelationId, name: str, *, term: Term) -> None:
+        async with writing(self._pool, term) as conn:
+            await conn.execute(_IMPATIENT)
+            if await _is_its_view(conn, "public", name, relation):
+                await marks.hide_view(conn, name)
 
     async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
         with translated():
@@ -203,6 +216,10 @@ async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch, *, lo
         await conn.execute(sql.SQL("delete from {} where _from > {}").format(log, epoch))
 
 
+async def _is_its_view(conn: Connection, schema: str, name: str, relation: RelationId) -> bool:
+    return await marks.owner(conn, schema, name) == marks.view_mark(relation)
+
+
 async def _drop_table(conn: Connection, table: sql.Identifier) -> None:
     await conn.execute(sql.SQL("drop table if exists {}").format(table))
 
@@ -217,6 +234,7 @@ async def _create_partials(conn: Connection, relation: Relation, sums: Sequence[
 
 async def _create(conn: Connection, relation: Relation, *, loading: bool) -> None:
     await marks.refuse_foreign(conn, relation.name)
+    await marks.to_be_made(conn, "public", relation.name, relation.id)
     if not await _exists(conn, relation):
         await conn.execute(relation_ddl.create_table(relation))
         for statement in relation_ddl.create_indexes(relation):

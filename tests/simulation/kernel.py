@@ -50,6 +50,9 @@ class Task:
     done: bool = False
     killed: bool = False
 
+    def cancel(self) -> None:
+        """Go on: what is cancelled may have ended already, and nobody may rely on it."""
+
 
 class _Runner:
     """A greenlet that runs one task after another: to make one costs as much as a whole look at the graph."""

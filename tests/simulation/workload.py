@@ -179,7 +179,7 @@ class Users:
             order=self._order([upstream.id for upstream, _ in branches]),
             scan_type=scan_type,
         )
-        wait = random.choice((lifecycle.created, lifecycle.first_barrier, None, None, None, None))
+        wait = random.choice((lifecycle.created, lifecycle.begun, None, None, None, None))
 
         async def call(world: World) -> None:
             new = planned(actors=await self._actors(world, branches, backfill or parallelism))
@@ -216,7 +216,7 @@ class Users:
         else:
             serverless = bool(random.randrange(2))
             planned = partial(shapes.view_of_stages, name, chain, serverless=serverless, **of_both)
-        wait = random.choice((lifecycle.created, lifecycle.first_barrier, None, None, None, None))
+        wait = random.choice((lifecycle.created, lifecycle.begun, None, None, None, None))
 
         async def call(world: World) -> None:
             asked = await lifecycle.create(world, planned(), if_not_exists=False, asked_by=itself("a user"))

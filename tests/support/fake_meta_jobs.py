@@ -134,6 +134,10 @@ class FakeCleanups:
     async def done(self, relation: RelationId) -> None:
         self.tables.cleanups.take(relation)
 
+    async def hold(self, relation: RelationId, reason: str) -> None:
+        if one := self.tables.cleanups.get(relation):
+            self.tables.cleanups.put(relation, replace(one, held=reason))
+
 
 @dataclass(frozen=True, slots=True)
 class FakeVisibility:
@@ -335,9 +339,11 @@ class FakeJobQueue:
         unfinished = await FakeJobs(self.tables).where({JobState.INITIAL, JobState.QUEUED, *HOLDS_PERMIT})
         return [job for job in unfinished if job.created_by == tenant and job.takes_permit]
 
-    async def prepare(self, job: JobId, text: str) -> None:
+    async def prepare(self, job: JobId, text: str | None) -> None:
         row = self.tables.jobs[job]
-        self.tables.jobs.put(job, replace(row, job=replace(row.job, preparing=printable(text))))
+        self.tables.jobs.put(
+            job, replace(row, job=replace(row.job, preparing=None if text is None else printable(text)))
+        )
 
 
 @dataclass(frozen=True, slots=True)

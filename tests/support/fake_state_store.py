@@ -279,6 +279,9 @@ class FakeLookups:
         self.store.tables[index.relation].lookups.add(index)
         self.passing("after build")
 
+    async def held(self) -> Mapping[LookupIndex, str]:
+        return {}
+
     async def stored(self) -> Mapping[str, IndexSize]:
         every = (index for table in self.store.tables.values() for index in table.lookups)
         return {self.name(index): IndexSize(complete=True, bytes=8192) for index in every}
@@ -415,6 +418,11 @@ class FakeTables:
             del self.store.live[name]
         self.store.tables.pop(relation, None)
         self.passing("after drop")
+
+    async def hide(self, relation: RelationId, name: str, *, term: Term) -> None:
+        self.store.assert_term(term)
+        if name in self.store.public and self.store.public[name][0] == relation:
+            del self.store.public[name]
 
     def _advance(self, graph: GraphId, epoch: Epoch) -> Epoch:
         now = self.store.seconds()

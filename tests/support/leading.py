@@ -46,6 +46,9 @@ class Shown:
     async def drop(self, *_: object, **__: object) -> None:
         return
 
+    async def hide(self, *_: object, **__: object) -> None:
+        return
+
     async def foreign_readers(self, *_: object) -> Sequence[str]:
         return ()
 

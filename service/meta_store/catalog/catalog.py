@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 
 from service.domain.job import JobState
 from service.meta_store.catalog.indexes import remove_indexes
-from service.meta_store.documents import among
+from service.meta_store.documents import among, printable
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import JOBLESS
 from service.meta_store.relations import COLUMNS, relation_of
@@ -125,10 +125,14 @@ class PostgresCleanups(OnConnection):
     async def all(self) -> Sequence[Cleanup]:
         """Newest first, because a reader must be cleaned up before the relation that it reads."""
         rows = await self._connection.execute(select(cleanup).order_by(cleanup.c.relation.desc()))
-        return [Cleanup(RelationId(row.relation), row.name) for row in rows]
+        return [Cleanup(RelationId(row.relation), row.name, row.held) for row in rows]
 
     async def done(self, relation: RelationId) -> None:
         await self._connection.execute(delete(cleanup).where(cleanup.c.relation == relation))
+
+    async def hold(self, relation: RelationId, reason: str) -> None:
+        held = update(cleanup).where(cleanup.c.relation == relation).values(held=printable(reason))
+        await self._connection.execute(held)
 
 
 def _upstreams() -> ColumnElement[Any]:

@@ -86,6 +86,7 @@ class PostgresJobQueue(OnConnection):
         found = found.where(relation.c.kind != RelationKind.TABLE).order_by(job_table.c.id)
         return [job_of_row(row) for row in await self._connection.execute(found)]
 
-    async def prepare(self, job: JobId, text: str) -> None:
-        differs = and_(job_table.c.id == job, job_table.c.preparing.is_distinct_from(printable(text)))
-        await self._connection.execute(update(job_table).where(differs).values(preparing=printable(text)))
+    async def prepare(self, job: JobId, text: str | None) -> None:
+        shown = None if text is None else printable(text)
+        differs = and_(job_table.c.id == job, job_table.c.preparing.is_distinct_from(shown))
+        await self._connection.execute(update(job_table).where(differs).values(preparing=shown))

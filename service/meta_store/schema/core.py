@@ -196,6 +196,7 @@ cleanup = Table(
     METADATA,
     Column("relation", BigInteger, _reference("relation"), primary_key=True),
     Column("name", Text, nullable=False),
+    Column("held", Text),
 )
 
 job = Table(

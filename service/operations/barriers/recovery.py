@@ -8,6 +8,7 @@ stored status.
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
 from service.domain.barrier import HANDED_OVER, STOPPED, Abandon, GraphStatus, GraphView
 from service.domain.dml import failed
@@ -26,6 +27,9 @@ from service.protocol.epoch import NEVER
 from service.protocol.ids import JobId, RelationId, Term
 from service.protocol.mutation import Stop
 from service.telemetry.log import logger
+
+REMOVAL_TRIES: Final = 3
+"""A DROP waits for so many tries to remove the tables, about a second, as most readers' transactions are short."""
 
 log = logger("recovery")
 
@@ -139,7 +143,7 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
     """Remove the tables of dropped, cancelled and failed relations from the state store (I9).
 
     Return whether nothing is left. A relation that cannot be removed, for example because a reader still uses it, is
-    set aside and retried later. It delays no other relation (I13).
+    set aside and retried later. It delays no other relation (I13), so the others come first.
     """
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
@@ -147,7 +151,7 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
     found = len(left)
     aside.keep(left)
     free = [relation for relation in left if relation not in world.starting]
-    for relation in aside.due(free, now=world.clock.now()):
+    for relation in sorted(aside.due(free, now=world.clock.now()), key=lambda one: left[one].held is not None):
         cleanup = left[relation]
         try:
             await world.tables.drop(relation, cleanup.name, term=term)
@@ -165,10 +169,17 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
 
 
 async def _not_removed(world: World, cleanup: Cleanup, error: str, aside: SetAside[RelationId], *, term: Term) -> None:
+    """Count a failure. After some, hide the relation and record who holds it: from then on nobody waits for that."""
     now = world.clock.now()
-    if aside.failed(cleanup.relation, now=now) > 1:
+    if aside.failed(cleanup.relation, now=now) < REMOVAL_TRIES:
+        return
+    await world.tables.hide(cleanup.relation, cleanup.name, term=term)
+    if cleanup.held == error:
         return
     facts = {"relation": cleanup.relation, "name": cleanup.name, "error": error}
-    log.warning("relation.not_removed", **facts)
     async with world.stores.begin(term) as tx:
-        await tx.events.append("relation.not_removed", facts, now=now)
+        await tx.cleanups.hold(cleanup.relation, error)
+        if cleanup.held is None:
+            log.warning("relation.not_removed", **facts)
+            await tx.events.append("relation.not_removed", facts, now=now)
+    world.signals.notify(None)

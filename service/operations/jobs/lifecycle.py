@@ -119,15 +119,12 @@ async def finished(world: World, job: JobId, *, gone: Gone | None = None) -> Job
     return await _waited(world, look, gone)
 
 
-async def first_barrier(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
-    """Wait until the job's first barrier is collected, as a background CREATE does.
-
-    The wait also ends when the job is queued or waits for its own worker.
-    """
+async def begun(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
+    """Wait until the job has started, or is queued or waits for something, as a background CREATE does."""
 
     async def look() -> Job | None:
-        found = await seen(world, job)
-        return found.job if is_begun(found) else None
+        found = (await seen(world, job)).job
+        return found if is_begun(found) else None
 
     return await _waited(world, look, gone)
 
@@ -344,7 +341,8 @@ async def _readers(tx: Transaction, relation: RelationId) -> list[Named]:
 async def _gone(world: World, relations: Collection[RelationId], graphs: Collection[GraphId]) -> None:
     """Wait until the relations are removed from catalog and state store, and their partial graphs and workers are gone.
 
-    Give up silently after `GONE_WAIT`: the stop stays queued.
+    A relation that somebody keeps in the state store counts as removed, because no name leads to it any more. Give up
+    silently after `GONE_WAIT`: the stop stays queued.
     """
     wanted = set(relations)
 
@@ -354,7 +352,7 @@ async def _gone(world: World, relations: Collection[RelationId], graphs: Collect
                 if await tx.catalog.get(relation) is not None:
                     return None
             # Read after the catalog: a transaction that frees a name and queues its clean-up may commit in between.
-            left = {cleanup.relation for cleanup in await tx.cleanups.all()} & wanted
+            left = {one.relation for one in await tx.cleanups.all() if one.held is None} & wanted
             left_graphs = graphs and set(graphs).intersection(await tx.partial_graphs.all())
             known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease) if graphs else ()
         served = any(record.alive and record.graph in graphs for record in known)

@@ -5,12 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from service.domain.barrier import Chore
-from service.domain.errors import Deposed, Refused, Unavailable
+from service.domain.errors import Deposed, InUse, Refused, Unavailable
 from service.domain.fair_queue import Queued
 from service.domain.indexes import lacking
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.set_aside import SetAside
+from service.domain.waiting import NAME_KEPT
 from service.operations.commands.fan_out import follow
 from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import is_snapshot, many_rows
@@ -42,11 +43,9 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         line = await tx.queue.line()
         full = 0 < limit <= line.held
         waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
-        # The views of a dropped relation are removed before another relation takes its name.
-        taken = {cleanup.name for cleanup in await tx.cleanups.all()}
         aside.keep({job.id for job in waiting})
         due = aside.due([job.id for job in waiting], now=world.clock.now())
-        free = [job for job in waiting if job.name not in taken and job.id in due]
+        free = [job for job in waiting if job.id in due]
         own = len(await tx.workers.wanted()) if parameters.serverless_workers_max else 0
         order = await in_turn(tx, [Queued(job.id, job.created_by) for job in free if job.takes_permit])
         permits, workers = Places(line.held, limit), Places(own, parameters.serverless_workers_max)
@@ -68,6 +67,10 @@ async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: S
         raise
     except Exception as error:
         failures = aside.failed(job.id, now=world.clock.now())
+        if isinstance(error, InUse):
+            async with world.stores.begin(term) as tx:
+                await tx.queue.prepare(job.id, f"{NAME_KEPT} {error}")
+            world.signals.notify(None)
         if not isinstance(error, Unavailable):
             log.exception("job.not_started", job=job.id, name=job.name, failures=failures)
         else:
@@ -126,7 +129,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         await tx.jobs.hold(job.id)
         lacks = await _lacks_indexes(world, tx, job, plan, needed)
     if lacks:
-        world.signals.notify(Chore.INDEX)
+        world.signals.notify(None, Chore.INDEX)
         return False
     try:
         for output in plan.outputs:

@@ -97,7 +97,7 @@ async def create_from_query(
 ) -> Outcome:
     """Create a view, or an object that is planned as one (a sink). `adapted` turns the view's job into the object's.
 
-    Wait until it is created; with `background_ddl`, only until its first barrier. Raises Invalid, NotFound, Conflict.
+    Wait until it is created; with `background_ddl`, only until it starts or waits. Raises Invalid, NotFound, Conflict.
     """
     world, background = call.world, call.session.get("background_ddl") == "true"
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
@@ -347,12 +347,12 @@ async def _taken(world: World, statement: CreateMaterializedView, kind: Relation
 
 
 async def _started(world: World, job: JobId, gone: Gone | None) -> tuple[str, ...]:
-    started = await lifecycle.first_barrier(world, job, gone=gone)
+    started = await lifecycle.begun(world, job, gone=gone)
     if started.state is JobState.QUEUED:
         return (f"job {job} is queued: {started.queued_by} is reached",)
     if started.state is JobState.CREATING and started.serverless:
         return (f"job {job} is created by a worker of its own, which is started now",)
-    return ()
+    return () if started.preparing is None else (f"job {job} waits: {started.preparing}",)
 
 
 async def _finished(world: World, job: JobId, gone: Gone | None) -> tuple[str, ...]:

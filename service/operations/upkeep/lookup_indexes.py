@@ -2,15 +2,18 @@
 
 A job with stages starts after its indexes exist. The index of a large table takes minutes, so each build runs in a task
 of its own and delays no loop (I13). The stored plans and names determine the needed indexes, so a new leader continues.
+A build waits for the transactions that began before it, whoever holds them open: the jobs name them meanwhile.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
-from service.domain.errors import Deposed, Exhausted, MetaError, NotFound, Refused
-from service.domain.indexes import needed
+from service.domain.barrier import Chore
+from service.domain.errors import Deposed, Exhausted, InUse, MetaError, NotFound, Refused
+from service.domain.indexes import begun, needed
 from service.domain.job import IllegalTransition, JobState
 from service.domain.set_aside import SetAside
 from service.operations.jobs.failing import refuse
@@ -31,12 +34,23 @@ log = logger("lookups")
 
 @dataclass
 class Builds:
-    """The builds that run in this process, and those that failed. `over` is called when one ends."""
+    """The builds that run in this process, and those that failed. `over` is called when one ends.
+
+    `needed` are the indexes that have to exist, with the jobs whose stages need them. `held` are the builds that wait
+    for the transaction of somebody else, each with that transaction. `kept` are the names of indexes that are in use.
+    """
 
     over: Callable[[], None]
     tasks: dict[LookupIndex, asyncio.Task[None]] = field(default_factory=dict[LookupIndex, asyncio.Task[None]])
     aside: SetAside[LookupIndex] = field(default_factory=SetAside[LookupIndex])
     exhausted: Counter[LookupIndex] = field(default_factory=Counter[LookupIndex])
+    needed: Mapping[LookupIndex, Sequence[JobPlan]] = field(default_factory=dict[LookupIndex, Sequence[JobPlan]])
+    held: Mapping[LookupIndex, str] = field(default_factory=dict[LookupIndex, str])
+    kept: SetAside[str] = field(default_factory=SetAside[str])
+
+    def wait(self, *, now: datetime, longest: timedelta) -> timedelta:
+        """Return the time until the next build or drop is due."""
+        return self.kept.wait(now=now, longest=self.aside.wait(now=now, longest=longest))
 
     async def stop(self) -> None:
         """Cancel the builds. An interrupted one leaves an invalid index, which the next build replaces."""
@@ -65,18 +79,47 @@ async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
     decided = await _decide(world, there, term=term)
     if decided.built:
         await _show(world, decided.built, term=term)
+    builds.needed = decided.needed
+    for index in builds.tasks.keys() - decided.needed.keys():
+        builds.tasks[index].cancel()
     doomed = there.keys() - {world.lookups.name(one) for one in decided.needed}
-    left = there.keys()
-    if doomed:
-        left -= await world.lookups.drop(doomed, term=term)
+    left = there.keys() - await _drop(world, builds, doomed, term=term)
     gone = [one for one in decided.dropping if world.lookups.name(one) not in left]
     if gone:
         await _forget(world, gone, term=term)
     missing = await world.lookups.missing(decided.needed)
     builds.aside.keep(missing)
     due = builds.aside.due(sorted(missing - builds.tasks.keys(), key=str), now=world.clock.now())
-    for index in due:
-        builds.tasks[index] = asyncio.create_task(_build(world, builds, index, decided.needed[index], term=term))
+    for index in begun(due, builds.tasks, builds.held):
+        builds.tasks[index] = asyncio.create_task(_build(world, builds, index, term=term))
+
+
+async def _drop(world: World, builds: Builds, doomed: Collection[str], *, term: Term) -> Collection[str]:
+    """Drop indexes, and return those that are gone. One that is in use is set aside, and delays no other (I13)."""
+    builds.kept.keep(doomed)
+    due = builds.kept.due(sorted(doomed), now=world.clock.now())
+    gone = await world.lookups.drop(due, term=term) if due else frozenset[str]()
+    for name in set(due) - gone:
+        builds.kept.failed(name, now=world.clock.now())
+    return gone
+
+
+async def watch(world: World, builds: Builds, *, term: Term) -> None:
+    """Let other builds pass those that wait for somebody else's transaction, and name it to the jobs of their tables.
+
+    Raises Deposed, Unavailable.
+    """
+    if not builds.tasks:
+        return
+    before, found = builds.held, await world.lookups.held()
+    builds.held = {index: whose for index, whose in found.items() if index in builds.tasks}
+    if builds.held.keys() - before.keys():
+        world.signals.notify(Chore.INDEX)
+    changed = {one for one in before.keys() | builds.held.keys() if before.get(one) != builds.held.get(one)}
+    for index in changed & builds.tasks.keys():
+        whose = builds.held.get(index)
+        standing = "is being built" if whose is None else f"waits for {whose}"
+        await _say_of_table(world, builds, index, f"{_what(builds, index)} {standing}", term=term)
 
 
 @retried
@@ -145,35 +188,54 @@ async def _show(world: World, built: Sequence[NamedIndex], *, term: Term) -> Non
                 await tx.events.append("index.created", {"name": index.relation.name}, now=world.clock.now())
 
 
-async def _build(world: World, builds: Builds, index: LookupIndex, plans: Sequence[JobPlan], *, term: Term) -> None:
-    what = f"an index of {named(index, plans)}"
+async def _build(world: World, builds: Builds, index: LookupIndex, *, term: Term) -> None:
+    what = _what(builds, index)
     try:
         await world.lookups.build(index, term=term)
         await _ended(world, index, None, term=term)
     except Deposed:
         log.info("index.abandoned", index=what)
+    except InUse as error:
+        builds.aside.failed(index, now=world.clock.now())
+        await _say(world, builds.needed.get(index, ()), f"{what} waits for {error}", term=term)
     except Exception as error:  # noqa: BLE001 - any error concerns those that need this index alone
         log.warning("index.not_built", index=what, error=str(error))
         builds.aside.failed(index, now=world.clock.now())
         builds.exhausted[index] += isinstance(error, Exhausted)
         over = isinstance(error, Refused) or builds.exhausted[index] >= INDEX_TRIES
-        await _told(world, index, plans, f"{what} could not be built: {error}", over=over, term=term)
+        await _told(world, builds, index, f"{what} could not be built: {error}", over=over, term=term)
     else:
         log.info("index.built", index=what)
         del builds.exhausted[index]
+        # A job that lacks another index says so when it is tried again.
+        await _say_of_table(world, builds, index, None, term=term)
     finally:
         del builds.tasks[index]
+        builds.held = {other: whose for other, whose in builds.held.items() if other != index}
         builds.over()
 
 
-async def _told(
-    world: World, index: LookupIndex, plans: Sequence[JobPlan], text: str, *, over: bool, term: Term
-) -> None:
+def _what(builds: Builds, index: LookupIndex) -> str:
+    return f"an index of {named(index, builds.needed.get(index, ()))}"
+
+
+async def _told(world: World, builds: Builds, index: LookupIndex, text: str, *, over: bool, term: Term) -> None:
     """Record why an index is missing and why the jobs wait, or fail these. A job that already runs goes on, slowly."""
     try:
         await _ended(world, index, text, term=term)
     except MetaError as error:
         log.warning("index.not_told", index=str(index), error=str(error))
+    await _say(world, builds.needed.get(index, ()), text, over=over, term=term)
+
+
+async def _say_of_table(world: World, builds: Builds, index: LookupIndex, text: str | None, *, term: Term) -> None:
+    """Record why the jobs wait that need an index of this table: its indexes are built one after the other."""
+    plans = {plan.id: plan for one, its in builds.needed.items() if one.relation == index.relation for plan in its}
+    await _say(world, list(plans.values()), text, term=term)
+
+
+async def _say(world: World, plans: Sequence[JobPlan], text: str | None, *, over: bool = False, term: Term) -> None:
+    """Record why jobs wait, or fail them. One that has started, or has ended, is left alone."""
     for plan in plans:
         try:
             await _told_job(world, plan.id, text, over=over, term=term)
@@ -188,12 +250,12 @@ async def _ended(world: World, index: LookupIndex, error: str | None, *, term: T
 
 
 @retried
-async def _told_job(world: World, job: JobId, text: str, *, over: bool, term: Term) -> None:
+async def _told_job(world: World, job: JobId, text: str | None, *, over: bool, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         found = await tx.jobs.get(job)
         if found is None or found.state not in {JobState.INITIAL, JobState.QUEUED}:
             return
-        if over:
+        if over and text is not None:
             await refuse(tx, found, text, now=world.clock.now())
         else:
             await tx.queue.prepare(job, text)

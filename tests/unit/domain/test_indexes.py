@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.indexes import lacking, needed
+from service.domain.indexes import BUILDERS_MAX, BUILDS_MAX, begun, lacking, needed
 from service.protocol.columns import KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
@@ -75,3 +75,19 @@ def test_a_users_index_leaves_long_values_out() -> None:
     assert of(t, KeyColumn(name="j")) == LookupIndex(ORDERS, ("t",), hashed=True)
     table = relation(1, "orders", columns)
     assert of(t).serves(lookup_index(table, ["t"]))
+
+
+def test_f5_a_table_has_one_build_at_a_time() -> None:
+    one, other = (LookupIndex(RelationId(1), (name,)) for name in "ab")
+    elsewhere = LookupIndex(RelationId(2), ("a",))
+    assert begun([one, other, elsewhere], [], []) == [one, elsewhere]
+    assert begun([other], [one], [one]) == [], "not even beside one that is held"
+
+
+def test_f3_builds_that_somebody_holds_leave_their_places_until_there_are_too_many() -> None:
+    every = [LookupIndex(RelationId(number), ("a",)) for number in range(20)]
+    assert begun(every, [], []) == every[:BUILDERS_MAX]
+    assert begun(every[2:], every[:2], []) == []
+    assert begun(every[2:], every[:2], every[:1]) == [every[2]]
+    held = every[:BUILDS_MAX]
+    assert begun(every[BUILDS_MAX:], held, held) == []

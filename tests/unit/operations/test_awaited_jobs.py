@@ -144,12 +144,11 @@ async def test_c12_a_create_with_a_key_waits_on_for_its_repetition() -> None:
 async def test_c12_many_waits_share_their_reads() -> None:
     stores = CountedStores(lambda: NOW)
     _, view = await table_and_view(stores)
-    signals = Held(240)
+    signals = Held(200)
     world = world_of(stores, signals=signals)
     waits = (
         lifecycle.created,
         lifecycle.finished,
-        lifecycle.first_barrier,
         partial(lifecycle.over, limit=jobs.WAIT_LIMIT),
         partial(listing.settled, limit=jobs.WAIT_LIMIT),
     )

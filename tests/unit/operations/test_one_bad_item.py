@@ -135,11 +135,18 @@ async def test_c10_a_relation_in_use_is_set_aside_and_the_others_are_removed(her
     here.tables.error = error
     aside = SetAside[RelationId]()
     bad, *_ = await dropped(here, "bad", "one", "two")
-    for _ in range(3):
-        assert not await recovery.clean_up(here.world, term=here.term, aside=aside)
-    assert sorted(here.tables.tried) == ["bad", "one", "two"]
+    for tries in range(1, 5):
+        for _ in range(2):
+            assert not await recovery.clean_up(here.world, term=here.term, aside=aside)
+        assert sorted(here.tables.tried) == ["bad"] * tries + ["one", "two"], (
+            "not tried again before its back-off is over"
+        )
+        async with here.stores.begin() as tx:
+            (left,) = await tx.cleanups.all()
+        # Whoever waits for a DROP waits for some tries, and for no more.
+        assert (left.relation, left.held) == (bad, "a reader holds it" if tries > 2 else None)
+        here.clock.wall += timedelta(minutes=1)
     async with here.stores.begin() as tx:
-        assert [cleanup.relation for cleanup in await tx.cleanups.all()] == [bad]
         told = [event.facts for event in await tx.events.since(0, limit=100) if event.kind == "relation.not_removed"]
     assert told == [{"relation": bad, "name": "bad", "error": "a reader holds it"}]
 
