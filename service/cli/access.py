@@ -36,7 +36,7 @@ def create(
 ) -> None:
     """Make an API token and print it. It is not stored and cannot be shown again."""
     body = {"name": name, "role": role, "expires_in_seconds": None if expires is None else _seconds(expires)}
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         made = service.post("/v1/tokens", body)
     if as_json:
         output.say_json(made)
@@ -47,7 +47,7 @@ def create(
 @tokens.command("list")
 def list_tokens(*, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
     """List API tokens, with their roles and their last use."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         found = list(service.pages("/v1/tokens"))
     if as_json:
         output.say_json(found)
@@ -57,13 +57,13 @@ def list_tokens(*, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = 
         return
     names = ("id", "name", "role", "created_by", "expires_at", "last_used_at", "revoked_at")
     columns = [(name.replace("_", " ").capitalize(), "bigint" if name == "id" else "text") for name in names]
-    output.console().print(output.table(columns, ([one[name] for name in names] for one in found)))
+    output.show_rows(columns, ([one[name] for name in names] for one in found))
 
 
 @tokens.command()
 def revoke(*, name: Name, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
     """Revoke an API token. It is refused within 5 seconds."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         id_ = int(name) if name.isdigit() else _called(service, name)
         answer = service.delete(f"/v1/tokens/{id_}")
     if as_json:
@@ -83,13 +83,13 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Show who changed what, newest first, and which calls were refused for want of a role."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         found = list(islice(service.newest("/v1/audit", limit=min(limit, 1000), actor=actor, target=target), limit))
     if as_json:
         output.say_json(found)
         return
     columns = [(title, "text") for title in ("At", "Actor", "Role", "Outcome", "Call", "Target", "Statement")]
-    output.console().print(output.table(columns, map(_entry, found)))
+    output.show_rows(columns, map(_entry, found))
 
 
 def _entry(one: Mapping[str, Any]) -> list[object]:

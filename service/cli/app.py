@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from service.cli import access, detail, inspection, output, watching
+from service.cli import access, detail, inspection, loading, output, watching
 from service.cli.client import DEFAULT_URL, ExitCode, Service, connected
 from service.cli.live import Live
 from service.cli.options import Job, Json, OneJob, Token, Url
@@ -27,6 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(loading.commands)
 app.add_typer(inspection.commands)
 app.add_typer(access.commands)
 
@@ -145,7 +146,7 @@ def sql(
     as_json: Json = False,
 ) -> None:
     """Run SQL: given with -c, piped in, or typed at a prompt."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         runner = StatementRunner(service, as_json)
         if command is not None:
             runner.script(command)
@@ -164,7 +165,7 @@ def jobs(
     as_json: Json = False,
 ) -> None:
     """List jobs and their progress."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         found = list(service.pages("/v1/jobs", state=None if everything else _LIVE_STATES, dropped=everything or None))
     if as_json:
         output.say_json(found)
@@ -174,13 +175,13 @@ def jobs(
         return
     columns = [("Id", "bigint"), ("Name", "text"), ("Kind", "text"), ("State", "text"), ("Progress", "text")]
     columns += [("Speed", "numeric"), ("ETA", "numeric"), ("Waiting for", "text")]
-    output.console().print(output.table(columns, (_job_row(job) for job in found)))
+    output.show_rows(columns, (_job_row(job) for job in found))
 
 
 @app.command("job")
 def job_detail(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
     """Show one job: its progress, why it waits, its backfill order, and each of its scans."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         found = service.get(f"/v1/jobs/{service.job_called(job)}")
     if as_json:
         output.say_json(found)
@@ -198,7 +199,7 @@ def watch(
     as_json: Json = False,
 ) -> None:
     """Show the progress of every job that is being created, until none is."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         wanted = None if job is None else service.job_called(job)
         created = watching.watch(service, job=wanted, follow=follow, as_json=as_json)
     raise typer.Exit(ExitCode.OK if created else ExitCode.REFUSED)
@@ -213,7 +214,7 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Pause every backfill, or that of one job. Live changes continue."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         _switch(service, "pause", job, as_json=as_json)
 
 
@@ -226,7 +227,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Resume every backfill, or that of one job, with the rate limit that it had before."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         _switch(service, "resume", job, as_json=as_json)
 
 
@@ -244,15 +245,33 @@ def throttle(
     if not limit.isdecimal() and limit not in {"auto", "unlimited"}:
         raise typer.BadParameter("takes a whole number, `auto` or `unlimited`", param_hint="LIMIT")
     body = {"backfill_rate_limit": int(limit) if limit.isdecimal() else {"auto": "auto", "unlimited": None}[limit]}
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         path = f"/v1/fragments/{job}" if fragment else f"/v1/jobs/{service.job_called(job)}"
         _acknowledge(service.patch(path, body), f"{job} throttled to {limit}", as_json=as_json)
 
 
 @app.command()
+def rescale(
+    *,
+    job: Job,
+    actors: Annotated[str, typer.Argument(help="A number; `adaptive` or `default`: as many as the worker has slots")],
+    backfill: Annotated[bool, typer.Option("--backfill", help="Only while the job reads history")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Change the number of actors of a job, also while it reads history."""
+    name = "backfill_parallelism" if backfill else "parallelism"
+    body = {name: int(actors) if actors.isdecimal() else actors}
+    with connected(url, token, as_json=as_json) as service:
+        answer = service.patch(f"/v1/jobs/{service.job_called(job)}", body)
+        _acknowledge(answer, f"{job} rescaled to {actors}", as_json=as_json)
+
+
+@app.command()
 def start(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
     """Start now every scan of a job that waits for its place in the backfill order."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         answer = service.post(f"/v1/jobs/{service.job_called(job)}/start-backfill")
         _acknowledge(answer, f"{job} started", as_json=as_json)
 
@@ -266,7 +285,7 @@ def cancel(
     as_json: Json = False,
 ) -> None:
     """Cancel jobs that are being created, and remove everything they made."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         for name in names:
             answer = service.post(f"/v1/jobs/{service.job_called(name)}/cancel")
             if as_json:
@@ -288,7 +307,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Compare a view with its query over its upstreams at one epoch; exit code 4 if they differ."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         path = f"/v1/jobs/{service.job_called(job)}/verify" + ("" if engine is None else f"?engine={engine}")
         found = Live(service, quiet=as_json).run(lambda: service.post(path), title=f"verifying {job}")
     if as_json:

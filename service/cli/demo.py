@@ -14,9 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
-
-from service.cli.client import RefusedError, Service
+from service.cli.client import RefusedError, Service, UnreachableError
 from service.cli.stage import DemoFailedError, Stage, keep_until_interrupted, now, perform
 
 ROWS: Final = 1_000_000
@@ -115,7 +113,7 @@ class Writers:
                     self.failed.append(str(error))
                     self.stop.set()
                     return
-            except httpx.TransportError:
+            except UnreachableError:
                 pass
             else:
                 with self.lock:

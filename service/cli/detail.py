@@ -23,7 +23,7 @@ def show(detail: Mapping[str, Any]) -> None:
         output.say(line)
     scans = [one for one in detail["fragments"] if one["scan_type"] is not None]
     if scans:
-        output.console().print(output.table(_COLUMNS, (_row(scan) for scan in scans)))
+        output.show_rows(_COLUMNS, (_row(scan) for scan in scans))
 
 
 def _lines(detail: Mapping[str, Any]) -> Iterator[str]:

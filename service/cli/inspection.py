@@ -7,11 +7,10 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Annotated, Any, Final
 
-import httpx
 import typer
 
 from service.cli import output
-from service.cli.client import DEFAULT_URL, ExitCode, RefusedError, Service, connected, problem_of
+from service.cli.client import DEFAULT_URL, CutError, ExitCode, Service, connected
 from service.cli.options import Json, Token, Url
 
 commands = typer.Typer()
@@ -21,7 +20,7 @@ _RECONNECT_SECONDS: Final = 0.5
 @commands.command()
 def status(*, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
     """Show whether the service is ready, its barriers, and its jobs by state; exit code 3 when it is not ready."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         readiness = service.readiness()
         graphs = list(service.items("/v1/graphs"))
         jobs = list(service.pages("/v1/jobs"))
@@ -44,7 +43,7 @@ def explain(
     """Show the plan and the strategy that a view would get, and the reason. Creates nothing."""
     whole = statement.lstrip().lower().startswith("create")
     create = statement if whole else f"CREATE MATERIALIZED VIEW explained AS {statement}"
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         found = service.post("/v1/sql", {"sql": f"EXPLAIN {create}"})
     if as_json:
         output.say_json(found)
@@ -56,7 +55,7 @@ def explain(
 @commands.command()
 def sources(*, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
     """List external databases: how far behind each is, why it waits, and the state of every followed table."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         found = list(service.items("/v1/sources"))
     if as_json:
         output.say_json(found)
@@ -65,7 +64,7 @@ def sources(*, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = Fals
         output.say("no sources: CREATE SOURCE makes one (docs/sources.md)")
         return
     columns = [("Source", "text"), ("Lag", "text"), ("Retained", "text"), ("Table", "text"), ("State", "text")]
-    output.console().print(output.table([*columns, ("Reason", "text")], (row for one in found for row in _source(one))))
+    output.show_rows([*columns, ("Reason", "text")], (row for one in found for row in _source(one)))
 
 
 @commands.command()
@@ -88,14 +87,14 @@ def check(
         body["secret"] = secret
     if ask:
         body["password"] = typer.prompt("Password", hide_input=True, err=True)
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         answer = service.post("/v1/sources/check", body)
     items = answer["items"]
     if as_json:
         output.say_json(items)
     else:
         rows = ([item["item"], "ok" if item["ok"] else "FAILS", item["detail"]] for item in items)
-        output.console().print(output.table([("Item", "text"), ("Result", "text"), ("Detail", "text")], rows))
+        output.show_rows([("Item", "text"), ("Result", "text"), ("Detail", "text")], rows)
         for sql in (item["sql"] for item in items if not item["ok"] and item["sql"] is not None):
             output.say(sql)
     raise typer.Exit(ExitCode.OK if all(item["ok"] for item in items) else ExitCode.REFUSED)
@@ -110,7 +109,7 @@ def workers(
     as_json: Json = False,
 ) -> None:
     """List workers."""
-    with connected(url, token) as service:
+    with connected(url, token, as_json=as_json) as service:
         found = [one for one in service.items("/v1/workers") if everything or one["alive"]]
     if as_json:
         output.say_json(found)
@@ -123,7 +122,7 @@ def workers(
         [one["worker"], one["graph"], one["host"], one["pid"], one["parallelism"], one["seen_at"], one["alive"]]
         for one in found
     )
-    output.console().print(output.table([*columns, ("Seen", "timestamp"), ("Alive", "boolean")], rows))
+    output.show_rows([*columns, ("Seen", "timestamp"), ("Alive", "boolean")], rows)
 
 
 @commands.command()
@@ -136,8 +135,8 @@ def events(
     as_json: Json = False,
 ) -> None:
     """Print the event log: what happened to jobs, graphs, workers and sources, and who requested it."""
-    with connected(url, token) as service:
-        for event in _followed(service, after) if follow else _past(service, after):
+    with connected(url, token, as_json=as_json) as service:
+        for event in _followed(service, after) if follow else service.pages("/v1/events", first=after):
             if as_json:
                 output.say_json(event)
             else:
@@ -193,30 +192,12 @@ def _bytes(count: int | None) -> str:
     return f"{count:,} B" if count < 1 << 20 else f"{count / (1 << 20):,.1f} MB"
 
 
-def _past(service: Service, after: int) -> Iterator[Mapping[str, Any]]:
-    cursor: str | None = str(after)
-    while cursor is not None:
-        answer = service.http.get(
-            "/v1/events", params={"after": cursor, "limit": 1000}, headers={"Accept": "application/json"}
-        )
-        answer.raise_for_status()
-        page = answer.json()
-        yield from page["items"]
-        cursor = page["next"]
-
-
 def _followed(service: Service, after: int) -> Iterator[Mapping[str, Any]]:
     """Yield events as they happen. A cut stream is resumed after its last event, a moment later."""
     pause = threading.Event()
     while True:
-        with (
-            suppress(httpx.RemoteProtocolError),
-            service.http.stream("GET", "/v1/events", params={"after": after}) as answer,
-        ):
-            if not answer.is_success:
-                answer.read()
-                raise RefusedError(problem_of(answer), answer.status_code)
-            for line in answer.iter_lines():
+        with suppress(CutError):
+            for line in service.lines("/v1/events", after=after):
                 if line.startswith("data: "):
                     event = json.loads(line.removeprefix("data: "))
                     after = event["id"]

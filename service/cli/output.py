@@ -1,53 +1,47 @@
 """Print results on standard output and complaints on standard error. Nothing is cut off in a pipe."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from rich.console import Console, Group
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
-
-_WIDE: Final = 100_000
-"""The width of a pipe. Tables take the width they need, and are never wrapped for a screen."""
-_NUMBERS: Final = frozenset({"smallint", "integer", "bigint", "real", "double precision", "numeric"})
+from service.cli import tables
 
 
-def console(*, errors: bool = False) -> Console:
-    """Return a console on the present standard output or standard error."""
-    stream = sys.stderr if errors else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
+def is_terminal(*, errors: bool = False) -> bool:
+    """Whether standard output, or standard error, is a screen."""
+    return (sys.stderr if errors else sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
 
 
 def say(text: str) -> None:
     """Print a line of plain text."""
-    console().print(Text(text), no_wrap=not sys.stdout.isatty())
+    _print((tables.printable(text),))
 
 
 def note(text: str) -> None:
     """Print a line of plain text on standard error."""
-    console(errors=True).print(Text(text), no_wrap=not sys.stderr.isatty())
+    _print((tables.printable(text),), errors=True)
 
 
-def say_json(value: object) -> None:
+def say_json(value: object, *, errors: bool = False) -> None:
     """Print a value as one line of JSON."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    _print((json.dumps(value, ensure_ascii=False),), errors=errors)
 
 
-def complain(problem: Mapping[str, Any], *, sql: str | None = None) -> None:
-    """Print an error. If its position in the statement is known, mark it under the line."""
-    err = console(errors=True)
-    err.print(f"[red]error:[/] {escape(str(problem.get('detail') or 'unknown'))}")
+def complain(problem: Mapping[str, Any], *, sql: str | None = None, as_json: bool = False) -> None:
+    """Print an error. If its position in the statement is known, mark it under the line. JSON is the problem itself."""
+    if as_json:
+        say_json(problem, errors=True)
+        return
+    lines = [_red("error:") + f" {tables.printable(str(problem.get('detail') or 'unknown'))}"]
     position = problem.get("position")
     if sql is not None and isinstance(position, int):
         line, mark = marked(sql, position)
-        err.print(Text(line))
-        err.print(Text(mark, style="red"))
+        lines += [line, _red(mark)]
     for fault in (problem.get("errors") or ())[1:]:
-        err.print(Text(f"       {fault.get('pointer', '')}: {fault.get('detail', '')}"))
+        lines.append(tables.printable(f"       {fault.get('pointer', '')}: {fault.get('detail', '')}"))
+    _print(lines, errors=True)
 
 
 def marked(sql: str, position: int) -> tuple[str, str]:
@@ -60,38 +54,14 @@ def marked(sql: str, position: int) -> tuple[str, str]:
     return line, "".join("\t" if char == "\t" else " " for char in line[: at - start]) + "^"
 
 
-def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table of (name, Postgres type) columns. Numbers are aligned right, and NULL is dim."""
-    drawn = Table(show_edge=False, pad_edge=False, header_style="bold")
-    for name, kind in columns:
-        drawn.add_column(Text(name), justify="right" if kind in _NUMBERS else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(cell(value) for value in row))
-    return drawn
-
-
-def expanded(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) -> Group:
-    """Return rows with one value a line, like psql's expanded display."""
-    width = max(len(name) for name, _ in columns)
-    lines: list[Text] = []
-    for number, row in enumerate(rows, start=1):
-        lines.append(Text(f"-[ row {number} ]", style="bold"))
-        lines += [
-            Text(f"{name.ljust(width)} | ").append_text(cell(value))
-            for (name, _), value in zip(columns, row, strict=True)
-        ]
-    return Group(*lines)
-
-
-def cell(value: object) -> Text:
-    """Return a value as text."""
-    if value is None:
-        return Text("NULL", style="dim")
-    if isinstance(value, bool):
-        return Text("t" if value else "f")
-    if isinstance(value, dict | list):
-        return Text(json.dumps(value, ensure_ascii=False))
-    return Text(str(value))
+def show_rows(
+    columns: Sequence[tables.Column], rows: Iterable[Sequence[object]], *, one_value_a_line: bool = False
+) -> None:
+    """Print rows as a table, or with one value a line. On a screen, a table is folded to its width."""
+    layout = tables.expanded if one_value_a_line else tables.table
+    screen = is_terminal()
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if screen else None
+    _print(layout(columns, rows, width=width or None, colours=screen and "NO_COLOR" not in os.environ))
 
 
 def span(seconds: float | None) -> str:
@@ -106,3 +76,13 @@ def span(seconds: float | None) -> str:
 def speed(rows_per_second: float) -> str:
     """Return a rate as text."""
     return f"{rows_per_second:,.0f} rows/s"
+
+
+def _red(text: str) -> str:
+    return f"\x1b[31m{text}\x1b[0m" if is_terminal(errors=True) and "NO_COLOR" not in os.environ else text
+
+
+def _print(lines: Iterable[str], *, errors: bool = False) -> None:
+    stream = sys.stderr if errors else sys.stdout
+    stream.writelines(f"{line}\n" for line in lines)
+    stream.flush()

@@ -13,10 +13,12 @@ from service.cli.statements import is_complete
 HELP: Final = """\
 Type SQL and end a statement with a semicolon. Commands:
   \\d          list relations          \\d NAME   describe one
+  \\dt \\dm     list tables, or materialized views
   \\x          show rows one value a line, or as a table again
   \\q          leave (also exit, quit, Ctrl-D)
   \\?          this help (also help)
 SHOW JOBS lists running jobs; EXPLAIN CREATE .. shows the plan of a view; docs/sql.md describes the dialect."""
+HELP_COMMAND: Final = "\\?"
 _HISTORY: Final = Path("~/.tidefill_history")
 _HISTORY_LINES: Final = 1000
 _END: Final = "\x04"

@@ -1,4 +1,7 @@
-"""Split a text into SQL statements, at semicolons outside of quotes, dollar quotes and comments."""
+"""Split a text into SQL statements, at semicolons outside of quotes, dollar quotes and comments.
+
+Between statements a line may be a command: it begins with a backslash and ends with the line.
+"""
 
 import re
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ _TOKEN: Final = re.compile(
     | --[^\n]*
     | /\*.*?\*/
     | (?P<end>;)
+    | (?P<command>\\[^\n]*)    # where no statement has begun
     | .
     """,
     re.VERBOSE | re.DOTALL,
@@ -24,6 +28,9 @@ def split(text: str) -> Iterator[str]:
     for token in _TOKEN.finditer(text):
         if token["end"]:
             yield from _said(text[start : token.start()])
+            start = token.end()
+        elif token["command"] and not any(_said(text[start : token.start()])):
+            yield token["command"].strip().rstrip(";").strip()
             start = token.end()
     yield from _said(text[start:])
 

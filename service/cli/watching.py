@@ -2,11 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event
-from typing import Any, Final, Self
-
-from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
-from rich.progress import Progress as Bars
+from typing import Any, Final, Protocol, Self
 
 from service.cli import output
 from service.cli.client import Service
@@ -20,12 +16,26 @@ Progress = Mapping[str, Any]
 NOTHING: Final = "nothing is being created"
 
 
+class View(Protocol):
+    """Shows the progress of jobs while it is entered."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_error: object) -> None: ...
+
+    def show(self, jobs: Sequence[Progress], /) -> None:
+        """Show the present progress of these jobs."""
+
+    def end(self, job: Mapping[str, Any], /) -> None:
+        """Show how a job ended."""
+
+
 def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pause: Pause | None = None) -> bool:
     """Show progress until no job is being created (`follow`: for ever). Return whether all the jobs were created."""
     wait = pause or Event().wait
     watched: set[int] = set() if job is None else {job}
     ends: list[Mapping[str, Any]] = []
-    with _view(as_json=as_json) as view:
+    with _JsonView() if as_json else progress_view() as view:
         while True:
             shown = [found for found in service.items("/v1/ddl-progress") if job in {None, found["ddl_id"]}]
             view.show(shown)
@@ -81,84 +91,41 @@ class _LineView:
 
     def show(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         for job in jobs:
-            line = f"{job['name']}: {job['progress']} {_beside(job)}".rstrip()
+            line = f"{job['name']}: {job['progress']} {beside(job)}".rstrip()
             if self._last.get(job["ddl_id"]) != line:
                 self._last[job["ddl_id"]] = line
                 self._say(line)
 
     def end(self, job: Mapping[str, Any]) -> None:
-        self._say(_end_text(job))
+        self._say(end_text(job))
 
 
-class _BarView:
-    """Shows bars on a terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Bars(
-            # Without markup, because the texts contain brackets.
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[percent]:>7}", markup=False),
-            TextColumn("{task.fields[rows]}", markup=False),
-            TextColumn("{task.fields[beside]}", markup=False),
-            console=console,
-            transient=True,
-        )
-        self._bars: dict[int, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._progress.stop()
-
-    def show(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        for job in jobs:
-            bar = self._bars.get(job["ddl_id"])
-            if bar is None:
-                bar = self._progress.add_task(job["name"], total=None, percent="", rows="", beside="")
-                self._bars[job["ddl_id"]] = bar
-            percent, total = job["percent"], job["total"]
-            self._progress.update(
-                bar,
-                # Without a total the remaining work is unknown, so the bar swings instead of staying at 0.
-                total=None if percent is None else 100.0,
-                completed=percent or 0.0,
-                percent=job["progress"] if percent is None else f"{percent:.2f}%",
-                rows="" if job["rows"] is None else f"{job['rows']:,}/{'?' if total is None else f'{total:,}'}",
-                beside=_beside(job),
-            )
-        self._progress.refresh()
-
-    def end(self, job: Mapping[str, Any]) -> None:
-        bar = self._bars.pop(job["id"], None)
-        if bar is not None:
-            self._progress.remove_task(bar)
-        self._progress.console.print(_end_text(job), markup=False)
-
-
-def _view(*, as_json: bool) -> _JsonView | _LineView | _BarView:
-    if as_json:
-        return _JsonView()
-    return progress_view()
-
-
-def progress_view(*, errors: bool = False) -> _LineView | _BarView:
+def progress_view(*, errors: bool = False) -> View:
     """Return bars on a terminal, otherwise lines; on standard output, or on standard error with `errors`."""
-    console = output.console(errors=errors)
-    return _BarView(console) if console.is_terminal else _LineView(output.note if errors else output.say)
+    if output.is_terminal(errors=errors):
+        from service.cli.bars import BarView  # noqa: PLC0415 - a terminal library takes long to load
+
+        return BarView(errors=errors)
+    return _LineView(output.note if errors else output.say)
 
 
 def elapsed(title: str, seconds: float, reason: str) -> Progress:
     """Return a progress row for a call that has no progress of its own."""
     waiting = {"text": reason, "reason": "service"} if reason else None
     waits = {"phase": "waiting", "waiting": waiting, "waiting_for": None}
-    shown = output.span(seconds) if output.console(errors=True).is_terminal else ""
+    shown = output.span(seconds) if output.is_terminal(errors=True) else ""
     return {"ddl_id": 0, "name": title, "progress": shown, "rows": None, "total": None, "percent": None, **waits}
 
 
-def _beside(job: Mapping[str, Any]) -> str:
+def publishing(statement: Mapping[str, Any]) -> Progress:
+    """Return a progress row for a statement of `/v1/staged-statements`."""
+    rows, total = statement["rows"], statement["total"]
+    shown = f"{rows / total * 100:.2f}% ({rows}/{total})"
+    row = {"ddl_id": 0, "name": f"into {statement['relation']}", "progress": shown, "rows": rows, "total": total}
+    return {**row, "percent": rows / total * 100, "phase": "publishing", "waiting": None, "waiting_for": None}
+
+
+def beside(job: Mapping[str, Any]) -> str:
     """Return the speed and the time left, and the reason of a wait."""
     parts: list[str] = []
     if job["phase"] == "backfilling":
@@ -176,6 +143,7 @@ def _beside(job: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _end_text(job: Mapping[str, Any]) -> str:
+def end_text(job: Mapping[str, Any]) -> str:
+    """Return how a job ended."""
     error = f": {job['error']}" if job["error"] else ""
     return f"{job['name']}: {job['state']}{error}"

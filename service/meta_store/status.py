@@ -13,9 +13,10 @@ from service.meta_store.jobs.jobs import JOBS, job_of_row
 from service.meta_store.jobs.plans import read_positions
 from service.meta_store.schema.core import actor, fragment, relation
 from service.meta_store.schema.core import job as job_table
+from service.meta_store.schema.core import statement as statements
 from service.meta_store.schema.limits import adaptive_limit, limit_change
-from service.ports.status import AutoLimit, LimitChange, Signalled
-from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
+from service.ports.status import AutoLimit, LimitChange, Signalled, StagedStatement
+from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, StatementId, Vnode
 from service.protocol.plan import VnodePosition
 
 
@@ -64,6 +65,18 @@ class PostgresStatus(OnConnection):
         for row in await self._connection.execute(left):
             found[JobId(row.job)].append(ActorId(row.id))
         return found
+
+    async def staged_statements(self) -> Sequence[StagedStatement]:
+        of = statements.c
+        found = (
+            select(of.id, of.body["relation"]["name"].astext.label("name"), of.applied_rows, of.staged_rows)
+            .where(of.staging, of.staged_rows.is_not(None), of.finished_at.is_(None))
+            .order_by(of.id)
+        )
+        return [
+            StagedStatement(StatementId(row.id), row.name, row.applied_rows, row.staged_rows)
+            for row in await self._connection.execute(found)
+        ]
 
 
 def _shown(row: Row[*tuple[Any, ...]]) -> AutoLimit:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from service.domain.job import Job, JobState
-from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
+from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, StatementId, Vnode
 from service.protocol.plan import VnodePosition
 
 
@@ -49,6 +49,16 @@ class LimitChange:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class StagedStatement:
+    """A statement whose rows several epochs publish: `rows` of `total` by now."""
+
+    id: StatementId
+    relation: str
+    rows: int
+    total: int
+
+
 class Status(Protocol):
     """Queries of the status pages."""
 
@@ -74,4 +84,8 @@ class Status(Protocol):
 
     async def unfinished_actors(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
         """Return the unfinished actors of each job. Every given job is in the result."""
+        ...
+
+    async def staged_statements(self) -> Sequence[StagedStatement]:
+        """Return the statements with staged rows that are not finished, oldest first."""
         ...

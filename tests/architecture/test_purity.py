@@ -50,8 +50,8 @@ def test_pure_parts_lean_on_pure_parts_only(graph: grimp.ImportGraph, package: s
     assert impure == set()
 
 
-def _loaded_by(module: str) -> set[str]:
-    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+def _loaded_by(module: str, then: str = "pass") -> set[str]:
+    code = f"import sys, {module}; {then}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return set(ran.stdout.split())
 
@@ -71,5 +71,10 @@ def test_a_worker_loads_nothing_of_the_services_own() -> None:
     assert loaded & {"sqlalchemy", "alembic", "fastapi", "uvicorn", "sqlglot", "typer", "migrations"} == set()
 
 
-def test_a_client_starts_without_the_service() -> None:
-    assert _loaded_by("service.cli.app") & {"sqlalchemy", "fastapi", "sqlglot", "uvicorn", "pyspark"} == set()
+def test_f8_a_client_command_loads_only_what_it_uses() -> None:
+    service = {"sqlalchemy", "fastapi", "sqlglot", "uvicorn", "pyspark", "pydantic", "psycopg"}
+    drawing = {"rich", "pygments", "click"}
+    assert _loaded_by("service.cli.app") & (service | drawing | {"httpx"}) == set()
+    called = _loaded_by("service.cli.client", "service.cli.client.open_http('http://localhost', None)")
+    assert "httpx" in called
+    assert called & (service | drawing) == set()

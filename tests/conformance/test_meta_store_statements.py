@@ -90,6 +90,27 @@ async def test_a_statement_is_carried_once_and_answered_with_its_epoch(stores: S
     assert await waiting(stores) == []
 
 
+async def test_u10_a_staged_statement_shows_how_many_of_its_rows_are_published(stores: Stores) -> None:
+    await running(stores)
+    await store(stores)
+    staged = await store(stores, staged_rows=10)
+    assert isinstance(staged, InsertStaged)
+
+    async def shown() -> list[tuple[int, str, int, int]]:
+        async with stores.begin() as tx:
+            return [(one.id, one.relation, one.rows, one.total) for one in await tx.status.staged_statements()]
+
+    assert await shown() == [(staged.id, "t", 0, 10)]
+    await carry(stores, 10, staged.model_copy(update={"last": 4}))
+    await finish(stores, 10, StatementResult(id=staged.id, affected=4))
+    assert await shown() == [(staged.id, "t", 4, 10)]
+    async with stores.begin() as tx:
+        ended = await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
+    await carry(stores, 20, staged.model_copy(update={"first": 4}), generation=ended)
+    await finish(stores, 20, StatementResult(id=staged.id, affected=6))
+    assert await shown() == []
+
+
 async def test_a_staged_statement_comes_back_until_its_last_slice(stores: Stores) -> None:
     await running(stores)
     one = await store(stores, staged_rows=10)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.job import Job, JobState
-from service.ports.status import AutoLimit, LimitChange
+from service.ports.status import AutoLimit, LimitChange, StagedStatement
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
 from service.protocol.plan import VnodePosition
 from tests.support.fake_meta_jobs import FakeJobs
@@ -44,3 +44,10 @@ class FakeStatus:
             for job in jobs
         }
         return {job: sorted(actors) for job, actors in left.items()}
+
+    async def staged_statements(self) -> Sequence[StagedStatement]:
+        return [
+            StagedStatement(one, row.stored.statement.relation.name, row.stored.applied_rows, row.stored.staged_rows)
+            for one, row in sorted(self.tables.statements.items())
+            if row.stored.staged_rows is not None
+        ]

@@ -7,8 +7,9 @@ from fastapi import APIRouter
 from service.api.access import needs
 from service.api.calling import Here
 from service.domain.roles import Role
-from service.operations.status import listing
+from service.operations.status import listing, movements
 from service.operations.status.models import DdlProgress, FragmentProgress
+from service.ports.status import StagedStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,14 @@ class FragmentProgressList:
     next: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StagedStatementList:
+    """Every statement whose rows are being published, oldest first. `next` is null: the list is whole."""
+
+    items: list[StagedStatement]
+    next: str | None = None
+
+
 router = APIRouter(prefix="/v1", tags=["progress"])
 
 
@@ -39,4 +48,10 @@ async def list_ddl_progress(world: Here) -> DdlProgressList:
 @router.get("/fragment-backfill-progress", dependencies=needs(Role.VIEWER))
 async def list_fragment_backfill_progress(world: Here) -> FragmentProgressList:
     """Show every scan of the jobs that are queued or being created."""
-    return FragmentProgressList(await listing.fragment_progress(world))
+    return FragmentProgressList(await movements.fragment_progress(world))
+
+
+@router.get("/staged-statements", dependencies=needs(Role.VIEWER))
+async def list_staged_statements(world: Here) -> StagedStatementList:
+    """Show every bulk load and INSERT .. SELECT whose rows are being published, with how many are."""
+    return StagedStatementList(await movements.staged_statements(world))

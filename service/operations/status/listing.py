@@ -10,7 +10,7 @@ from datetime import timedelta
 from service.domain.awaited import is_readable
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING, Job, JobState
-from service.domain.progress import JobProgress, ScanProgress, fragment_text
+from service.domain.progress import JobProgress, ScanProgress
 from service.domain.waiting import Waiting
 from service.operations.commands.limits import check_scans
 from service.operations.jobs.lifecycle import seen
@@ -22,7 +22,6 @@ from service.operations.status.models import (
     Broken,
     ColumnView,
     DdlProgress,
-    FragmentProgress,
     FragmentView,
     JobDetail,
     JobPage,
@@ -159,14 +158,6 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
         limits = await tx.status.adaptive_limits([job.id for job in found])
         waiting = await waits_of(world, tx, found, standing)
     return [_ddl(job, progress[job.id], waiting.get(job.id), standing, limits) for job in found]
-
-
-async def fragment_progress(world: World) -> list[FragmentProgress]:
-    """Return the rows of `rw_fragment_backfill_progress`: the scans of unfinished jobs."""
-    async with world.stores.begin() as tx:
-        found = await listed(tx)
-        scans = await tx.fragments.scans([job.id for job in found])
-    return [_fragment_progress(job, scan) for job in found for scan in scans.get(job.id, ())]
 
 
 async def relations(world: World, *, after: int, limit: int) -> RelationPage:
@@ -357,23 +348,6 @@ def _ddl(
         auto=tuple(ScanAuto(one.fragment, one.upstream, one.rate_limit, limits[one.fragment]) for one in auto),
         waiting=waiting,
         waits=tuple(ScanWait(scan.fragment, scan.upstream, scan.awaits) for scan in scans if scan.waiting),
-    )
-
-
-def _fragment_progress(owner: Job, scan: ScanProgress) -> FragmentProgress:
-    return FragmentProgress(
-        job_id=owner.id,
-        fragment_id=scan.fragment,
-        job_name=f"public.{owner.name}",
-        upstream_table_name=scan.upstream if scan.external else f"public.{scan.upstream}",
-        progress=fragment_text(scan.rows, scan.total),
-        rows=scan.rows,
-        total=scan.total,
-        rows_per_second=0.0 if scan.finished else scan.rate,
-        finished=scan.finished,
-        rate_limit=scan.rate_limit,
-        waiting=scan.waiting,
-        waits_for=scan.awaits,
     )
 
 

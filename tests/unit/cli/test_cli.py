@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from service import bootstrap
-from service.cli import output
+from service.cli import bars, output
 from service.cli.stage import asking
 from tests.support.canned_service import Command, Routes
 
@@ -253,7 +253,8 @@ def test_bars_say_in_brackets_what_lines_do(command: Command, routes: Routes, mo
     """On a terminal: brackets are no markup."""
     drawn = io.StringIO()
     terminal = Console(file=drawn, force_terminal=True, color_system=None, width=200)
-    monkeypatch.setattr(output, "console", Mock(return_value=terminal))
+    monkeypatch.setattr(output, "is_terminal", Mock(return_value=True))
+    monkeypatch.setattr(bars, "console", Mock(return_value=terminal))
     routes.on("GET", "/v1/ddl-progress", [{**PROGRESS, "waiting_for": "paused"}], [])
     routes.on("GET", "/v1/jobs/7", {"job": JOB, "fragments": []})
     assert command("watch").exit_code == 0
