@@ -208,6 +208,9 @@ def _refused(scope: Scope, body: bytes) -> JSONResponse | None:
     """Return the refusal of a body that no route can take, or None."""
     if not body:
         return None
+    encoding = Headers(scope=scope).get("content-encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        return answer(MEDIA, f"a JSON body is sent as it is, not with Content-Encoding: {encoding}")
     media = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         return answer(MEDIA, f'the body is "{media}"; send Content-Type: application/json')

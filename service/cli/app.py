@@ -355,8 +355,12 @@ def _job_row(job: Mapping[str, Any]) -> list[object]:
         progress["text"],
         output.speed(progress["rows_per_second"]) if moving else "",
         output.span(progress["eta_seconds"]) if moving else "",
-        job["error"] or (detail.broken_text(job["broken"]) if job.get("broken") else progress["waiting_for"]) or "",
+        job["error"] or (detail.broken_text(job["broken"]) if job.get("broken") else _waits(job)),
     ]
+
+
+def _waits(job: Mapping[str, Any]) -> str:
+    return job["waiting"]["text"] if job.get("waiting") else job["progress"]["waiting_for"] or ""
 
 
 def _switch(service: Service, verb: Literal["pause", "resume"], job: str | None, *, as_json: bool) -> None:
@@ -370,8 +374,10 @@ def _switch(service: Service, verb: Literal["pause", "resume"], job: str | None,
 def _acknowledge(answer: dict[str, Any], text: str, *, as_json: bool) -> None:
     if as_json:
         output.say_json(answer)
-    else:
-        output.say(f"{text} at epoch {answer['epoch']}")
+        return
+    output.say(f"{text} at epoch {answer['epoch']}")
+    if answer.get("notice"):
+        output.note(f"NOTICE: {answer['notice']}")
 
 
 def _show_verification(job: str, found: dict[str, Any]) -> None:

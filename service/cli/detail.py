@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from service.cli import output
+from service.cli import output, watching
 
 _COLUMNS: Final = (
     ("Fragment", "bigint"),
@@ -62,9 +62,9 @@ def _row(scan: Mapping[str, Any]) -> list[object]:
     counts = scan["positions"]
     return [
         scan["id"],
-        scan["upstream"],
+        watching.reads(scan["upstream"]),
         scan["rows"],
-        scan["total"],
+        "not known yet" if scan["total"] is None else scan["total"],
         len(scan["actors"]),
         f"{counts['completed']}/{counts['not_started'] + counts['in_progress'] + counts['completed']}",
         _limit(scan),

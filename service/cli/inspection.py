@@ -159,7 +159,7 @@ def _status_lines(
         yield f"  {name:<12} {said}"
     for graph in graphs:
         paused = ", backfills paused" if graph["paused"] else ""
-        error = f", last error: {graph['last_error']}" if graph["last_error"] else ""
+        error = f", last recovery: {graph['last_error']}" if graph["last_error"] else ""
         yield f"graph {graph['graph']}: {graph['status']}, {graph['recoveries']} recoveries{paused}{error}"
     counts = ", ".join(f"{count} {state}" for state, count in _by_state(jobs).items())
     yield f"jobs: {counts or 'none'}"

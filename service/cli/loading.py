@@ -65,9 +65,6 @@ def load(
     table: Annotated[str | None, typer.Option(help="The table; without it, the name of each file")] = None,
     columns: Annotated[str | None, typer.Option(help="The columns that the rows give: a,b; others become NULL")] = None,
     rows_format: Annotated[Format | None, typer.Option("--format", help="Instead of the file's suffix")] = None,
-    missing: Annotated[
-        Literal["refuse", "null"] | None, typer.Option(help="What a column that a row leaves out means")
-    ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     as_json: Json = False,
@@ -76,7 +73,7 @@ def load(
     given = [_given(name, table, rows_format) for name in files]
     with connected(url, token, as_json=as_json) as service:
         for one in given:
-            rows = _loaded(service, one, columns=columns, missing=missing, quiet=as_json)
+            rows = _loaded(service, one, columns=columns, quiet=as_json)
             if as_json:
                 output.say_json({"table": one.table, "rows": rows})
             else:
@@ -99,7 +96,7 @@ def _given(name: str, table: str | None, form: Format | None) -> Given:
     return Given(path, called, found, packed, None if path is None else path.stat().st_size)
 
 
-def _loaded(service: Service, given: Given, *, columns: str | None, missing: str | None, quiet: bool) -> int:
+def _loaded(service: Service, given: Given, *, columns: str | None, quiet: bool) -> int:
     """Send one file and return the number of its rows."""
     sending = _Sending(given)
     live = Live(service, quiet=quiet)
@@ -107,7 +104,7 @@ def _loaded(service: Service, given: Given, *, columns: str | None, missing: str
     def send() -> Any:
         path = f"/v1/relations/{quote(given.table, safe='')}/rows"
         with sys.stdin.buffer if given.path is None else given.path.open("rb") as file:
-            return service.upload(path, sending.pieces(file), given.headers, columns=columns, missing=missing)
+            return service.upload(path, sending.pieces(file), given.headers, columns=columns)
 
     look = partial(sending.look, live)
     return int(live.run(send, title=f"load {given.table}", look=look)["rows"])

@@ -1,5 +1,6 @@
 """Show live progress, with one bar for each job that is being created, until none is."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Any, Final, Protocol, Self
@@ -13,6 +14,7 @@ INTERVAL_SECONDS: Final = 0.5
 Pause = Callable[[float], object]
 Progress = Mapping[str, Any]
 """A row of `/v1/ddl-progress`, or a row that `elapsed` made."""
+_HIDDEN: Final = re.compile(r"__(.+)_([1-9][0-9]*)")
 NOTHING: Final = "nothing is being created"
 
 
@@ -139,8 +141,19 @@ def beside(job: Mapping[str, Any]) -> str:
     elif job["waiting_for"]:
         parts.append(f"[{job['waiting_for']}]")
     if not waiting or waiting["reason"] != "backfill_order":
-        parts += [f"[{one['upstream']} after {', '.join(one['waits_for'])}]" for one in job.get("waits", ())]
+        parts += [f"[{order(one)}]" for one in job.get("waits", ())]
     return " ".join(parts)
+
+
+def order(scan: Mapping[str, Any]) -> str:
+    """Return for what a scan waits in the backfill order."""
+    return f"{reads(scan['upstream'])} after {', '.join(map(reads, scan['waits_for'])) or 'the next barrier'}"
+
+
+def reads(upstream: str) -> str:
+    """Return what a scan reads. A hidden relation is the result of a stage."""
+    hidden = _HIDDEN.fullmatch(upstream)
+    return upstream if hidden is None else f"the result of stage {hidden[2]} of {hidden[1]}"
 
 
 def end_text(job: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Read rows as NDJSON: one object a line, with the columns' names as keys. A missing key is NULL.
+"""Read rows as NDJSON: one object a line, with the columns' names as keys. Each row has every column.
 
 Numbers keep the digits that were sent, because they never pass through a binary float. A `jsonb` column accepts any
 JSON value as it is, an array column a list. Every other column also accepts a string, as Postgres's text of the value.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Never
 
 from service.domain.errors import Invalid
+from service.domain.uploading import PARTIAL
 from service.protocol.columns import Column, ColumnType, TypeName
 from service.protocol.quoting import array_literal, csv_field
 
@@ -71,6 +72,8 @@ class _Rows:
                 yield ",".join(self._field(row, column) for column in self._columns) + "\n"
 
     def _row(self, line: bytes) -> Mapping[str, Any]:
+        if self.read == 1 and line.startswith(b"\x1f\x8b"):
+            raise Invalid("the body is packed: send it with Content-Encoding: gzip")
         if len(line.removesuffix(b"\n")) > LINE_BYTES_MAX:
             raise Invalid(f"row {self.read}: the line is longer than {LINE_BYTES_MAX} bytes")
         try:
@@ -88,11 +91,14 @@ class _Rows:
         if not row.keys() <= self._names:
             unknown = next(name for name in row if name not in self._names)
             raise Invalid(f'row {self.read}: unknown column "{unknown}"')
+        if len(row) < len(self._columns):
+            missing = next(column.name for column in self._columns if column.name not in row)
+            raise Invalid(f'row {self.read}: columns missing: "{missing}"{PARTIAL}')
         return row
 
     def _field(self, row: Mapping[str, Any], column: Column) -> str:
         try:
-            text = csv_field(_text(row.get(column.name), column.type))
+            text = csv_field(_text(row[column.name], column.type))
             text.encode()
         except (ValueError, RecursionError) as error:
             raise Invalid(f'row {self.read}, column "{column.name}": {error}') from error

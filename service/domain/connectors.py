@@ -32,13 +32,19 @@ SOURCES: Final[Mapping[str, Check]] = {datagen.NAME: _datagen}
 SINKS: Final[Mapping[str, Check]] = {"blackhole": _blackhole}
 
 
+def check_connector(named: tuple[str, int | None] | None, known: Mapping[str, Check]) -> None:
+    """Raise Invalid at its position if a statement names a connector that there is not."""
+    if named is not None and named[0] not in known:
+        message = f'connector "{named[0]}" is not supported here: it is one of {", ".join(known)}'
+        raise Invalid(message, position=named[1])
+
+
 def checked(options: Mapping[str, str], columns: Sequence[Column], known: Mapping[str, Check]) -> tuple[Connector, int]:
     """Return the connector that the options name, and its number of splits. Raises Invalid."""
     name = options.get(CONNECTOR)
     if name is None:
         raise Invalid(f'option "{CONNECTOR}" is missing: it is one of {", ".join(known)}')
-    if name not in known:
-        raise Invalid(f'connector "{name}" is not supported here: it is one of {", ".join(known)}')
+    check_connector((name, None), known)
     own = {option: text for option, text in options.items() if option != CONNECTOR}
     try:
         return Connector(name=name, options=own), known[name](own, columns)

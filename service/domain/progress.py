@@ -21,8 +21,8 @@ SMOOTHING: Final = timedelta(seconds=5)
 class ScanProgress:
     """The progress of one scan fragment.
 
-    `total` is the present number of keys in the upstream, None while unknown. `rate` is in rows per second. Invariant:
-    `rows` never decreases within a generation.
+    `total` is the number of keys in the upstream, None while unknown: at the epoch that a Snapshot job has pinned, or
+    now. It is never below `rows`. `rate` is in rows per second. Invariant: `rows` never decreases within a generation.
     """
 
     fragment: FragmentId
@@ -47,6 +47,8 @@ class ScanProgress:
     """Why the external table is no longer followed."""
     source_waiting: str | None = None
     """Why nothing of the external table can be read at present."""
+    limited_by: str | None = None
+    """Who set the present limit; None if the scan began with it."""
 
     @property
     def external(self) -> bool:

@@ -92,8 +92,17 @@ OPTIONS: Final = frozenset(
 _NEEDED: Final = ("connector", "hostname", "username", "database.name")
 
 
+def unsupported(connector: str) -> str:
+    """Return the refusal of a source with another connector."""
+    there = f'connector "{connector}" is not supported: there is {CONNECTOR}'
+    fills = "datagen, which fills a table: CREATE TABLE .. WITH (connector = 'datagen')"
+    return f"{there}, and {fills}"
+
+
 def source_options(given: Mapping[str, str]) -> SourceOptions:
     """Return the options without the password. Raises Invalid, whose pointer is the wrong option."""
+    if given.get("connector", CONNECTOR) not in {CONNECTOR, ""}:
+        raise Invalid(unsupported(given["connector"]), pointer="connector")
     unknown = sorted(given.keys() - OPTIONS)
     if unknown:
         names = ", ".join(f'"{name}"' for name in unknown)
@@ -101,9 +110,6 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     for name in _NEEDED:
         if not given.get(name):
             raise Invalid(f'option "{name}" is missing', pointer=name)
-    if given["connector"] != CONNECTOR:
-        message = f'connector "{given["connector"]}" is not supported: there is {CONNECTOR}'
-        raise Invalid(message, pointer="connector")
     return SourceOptions(
         hostname=_hostname(given["hostname"]),
         port=_number(given, "port", 5432, maximum=65535),

@@ -6,6 +6,9 @@ from typing import Final
 
 from service.domain.errors import Invalid, Unavailable
 
+PARTIAL: Final = ". Every row gives every column, or those that the call names: ?columns=a,b; the others become NULL"
+"""What a refusal of rows with some of the columns says further."""
+
 
 @dataclass(slots=True)
 class Patience:

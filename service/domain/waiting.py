@@ -62,6 +62,7 @@ class Around:
     last_error: str | None
     paused: bool
     paused_since: datetime | None
+    paused_by: str | None = None
     led: bool = True
     """Whether some service holds the leader lease."""
     own_workers: bool = True
@@ -95,9 +96,12 @@ def why(
 
 
 def _of_graph(job: Job, around: Around, now: datetime) -> Waiting | None:
-    graph, said = around.graph, around.last_error or "starting"
+    graph, said = around.graph, around.last_error
+    if graph.status is GraphStatus.RECOVERING and said is None:
+        return Waiting(Reason.START, "its barriers are about to begin", graph.recovering_since)
     if graph.status is GraphStatus.RECOVERING:
-        return Waiting(Reason.RECOVERY, f"rolling back to the committed epoch: {said}", graph.recovering_since)
+        text = f"repeating the work since the last checkpoint: {said}"
+        return Waiting(Reason.RECOVERY, text, graph.recovering_since)
     lost = graph.status is GraphStatus.RUNNING and graph.worker not in graph.alive
     if not graph.alive or lost:
         own = None if graph.decoupled is None else graph.decoupled.own_worker
@@ -105,7 +109,10 @@ def _of_graph(job: Job, around: Around, now: datetime) -> Waiting | None:
     if graph.status is GraphStatus.WAITING:
         since = graph.recovering_since
         due = None if since is None else since + backoff(graph.attempts)
-        return Waiting(Reason.RECOVERY, f"backing off after {graph.attempts} starts: {said}", since, due)
+        if said is None and not graph.attempts:
+            return Waiting(Reason.START, "its barriers are about to begin", since, due)
+        text = f"pausing after {graph.attempts} starts: {said or 'no checkpoint was reached'}"
+        return Waiting(Reason.RECOVERY, text, since, due)
     return _overdue(around, now)
 
 
@@ -140,7 +147,7 @@ def _overdue(around: Around, now: datetime) -> Waiting | None:
         return None
     if graph.in_flight is None or graph.in_flight.collected:
         return _behind(around, since)
-    text = f"worker {graph.worker} has not collected barrier {graph.in_flight.epoch}"
+    text = f"the worker still computes epoch {graph.in_flight.epoch}"
     return Waiting(Reason.BARRIER, text, since, since + around.pace.deadline)
 
 
@@ -164,13 +171,22 @@ def _of_job(job: Job, scans: Sequence[ScanProgress], around: Around) -> Waiting 
     if held := held_outside(left):
         return Waiting(Reason.SOURCE, held, None)
     if around.paused:
-        return Waiting(Reason.PAUSE, "every backfill is paused", around.paused_since)
+        return Waiting(Reason.PAUSE, f"every backfill is paused{_by(around.paused_by)}", around.paused_since)
     # A snapshot job that has read all history replays the log. A pause and a limit of 0 also stop the replay.
     free = [scan for scan in left or scans if not scan.waiting]
     if not free:
-        text = "; ".join(f"{scan.upstream} after {', '.join(scan.awaits) or 'the next barrier'}" for scan in left)
-        return Waiting(Reason.ORDER, text, job.state_since)
+        return Waiting(Reason.ORDER, "; ".join(map(order_text, left)), job.state_since)
     if all(scan.rate_limit == 0 for scan in free):
-        since = max((scan.limited_since for scan in free if scan.limited_since is not None), default=job.state_since)
-        return Waiting(Reason.LIMIT, "backfill_rate_limit is 0", since)
+        changed = [(scan.limited_since, scan.limited_by) for scan in free if scan.limited_since is not None]
+        since, by = max(changed, key=lambda change: change[0], default=(job.state_since, None))
+        return Waiting(Reason.LIMIT, f"its history is paused{_by(by)}: backfill_rate_limit is 0", since)
     return None
+
+
+def order_text(scan: ScanProgress) -> str:
+    """Return for what a scan waits in the backfill order. No relation is left where only a barrier is."""
+    return f"{scan.upstream} after {', '.join(scan.awaits) or 'the next barrier'}"
+
+
+def _by(actor: str | None) -> str:
+    return "" if actor is None else f" by {actor}"

@@ -1,9 +1,11 @@
 """Read what only status pages show."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, not_, select
+from sqlalchemy import BigInteger, Row, cast, func, not_, select, true
+from sqlalchemy.dialects.postgresql import JSONPATH
 
 from service.domain.adaptive import Adaptation
 from service.domain.job import Job, JobState
@@ -11,13 +13,13 @@ from service.meta_store.documents import among
 from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.jobs import JOBS, job_of_row
 from service.meta_store.jobs.plans import read_positions
-from service.meta_store.schema.core import actor, fragment, relation
+from service.meta_store.schema.core import actor, fragment, relation, scan_progress
 from service.meta_store.schema.core import job as job_table
-from service.meta_store.schema.core import statement as statements
 from service.meta_store.schema.limits import adaptive_limit, limit_change
-from service.ports.status import AutoLimit, LimitChange, Signalled, StagedStatement
-from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, StatementId, Vnode
+from service.ports.status import AutoLimit, LimitChange, Signalled
+from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
 from service.protocol.plan import VnodePosition
+from service.protocol.relation import RelationKind
 
 
 class PostgresStatus(OnConnection):
@@ -66,17 +68,22 @@ class PostgresStatus(OnConnection):
             found[JobId(row.job)].append(ActorId(row.id))
         return found
 
-    async def staged_statements(self) -> Sequence[StagedStatement]:
-        of = statements.c
+    async def lookups(self, jobs: Collection[JobId]) -> Mapping[FragmentId, Sequence[str]]:
+        """All inputs of a stage but the first, which is its driver."""
+        inputs = func.jsonb_path_query(fragment.c.query, cast("$.joins[*].inputs[*].relation", JSONPATH))
+        each = inputs.table_valued("id", with_ordinality="place", name="input").render_derived()
+        looked_up = cast(each.c.id, BigInteger)
         found = (
-            select(of.id, of.body["relation"]["name"].astext.label("name"), of.applied_rows, of.staged_rows)
-            .where(of.staging, of.staged_rows.is_not(None), of.finished_at.is_(None))
-            .order_by(of.id)
+            select(fragment.c.id, relation.c.name)
+            .select_from(fragment.join(each, true()).join(relation, relation.c.id == looked_up))
+            .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
+            .where(among(fragment.c.job, jobs), each.c.place > 1, relation.c.kind != RelationKind.INTERNAL)
+            .order_by(fragment.c.id, each.c.place)
         )
-        return [
-            StagedStatement(StatementId(row.id), row.name, row.applied_rows, row.staged_rows)
-            for row in await self._connection.execute(found)
-        ]
+        names: dict[FragmentId, list[str]] = defaultdict(list)
+        for row in await self._connection.execute(found):
+            names[FragmentId(row.id)].append(row.name)
+        return names
 
 
 def _shown(row: Row[*tuple[Any, ...]]) -> AutoLimit:

@@ -60,8 +60,15 @@ class Look:
 class Limits(Protocol):
     """The limits of scans. The leader adapts the adaptive ones, from the state stored here."""
 
-    async def put(self, limits: Mapping[FragmentId, int | None], *, auto: Collection[FragmentId], epoch: Epoch) -> None:
-        """Store limits that took effect at `epoch`. Those in `auto` are adaptive from now on.
+    async def put(
+        self,
+        limits: Mapping[FragmentId, int | None],
+        *,
+        auto: Collection[FragmentId],
+        epoch: Epoch,
+        by: str | None = None,
+    ) -> None:
+        """Store limits that `by` asked for and that took effect at `epoch`. Those in `auto` are adaptive from now on.
 
         An adaptation continues if it decided the same number, or if the number is a pause. Any other number restarts
         it.

@@ -106,7 +106,9 @@ class Graphs(Protocol):
         """
         ...
 
-    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None: ...
+    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime, by: str | None = None) -> None:
+        """Pause or resume. The time and the actor (`by`) are those of the first of several pauses."""
+        ...
 
     async def state(self, graph: GraphId) -> GraphState:
         """Return the state of a graph. Raises NotFound."""

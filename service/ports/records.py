@@ -124,6 +124,7 @@ class GraphState:
     paused_since: datetime | None
     recoveries: int
     last_error: str | None
+    paused_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

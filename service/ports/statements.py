@@ -1,6 +1,7 @@
 """Store the queue of DML in the meta store."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -10,6 +11,16 @@ from service.protocol.ids import Epoch, StatementId
 
 APPLIED_PARTLY: Final = ". It failed after other slices of its rows were applied; rows in the table: "
 """The text between the error of a staged statement and the number of its rows that stay applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStatement:
+    """A statement whose rows several epochs publish: `rows` of `total` by now."""
+
+    id: StatementId
+    relation: str
+    rows: int
+    total: int
 
 
 class Statements(Protocol):
@@ -76,3 +87,7 @@ class StagingTables(Protocol):
         ...
 
     async def dropped(self, statement: StatementId) -> None: ...
+
+    async def publishing(self) -> Sequence[StagedStatement]:
+        """Return the statements with staged rows that are not finished, oldest first."""
+        ...

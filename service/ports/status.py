@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from service.domain.job import Job, JobState
-from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, StatementId, Vnode
+from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
 from service.protocol.plan import VnodePosition
 
 
@@ -49,16 +49,6 @@ class LimitChange:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StagedStatement:
-    """A statement whose rows several epochs publish: `rows` of `total` by now."""
-
-    id: StatementId
-    relation: str
-    rows: int
-    total: int
-
-
 class Status(Protocol):
     """Queries of the status pages."""
 
@@ -86,6 +76,9 @@ class Status(Protocol):
         """Return the unfinished actors of each job. Every given job is in the result."""
         ...
 
-    async def staged_statements(self) -> Sequence[StagedStatement]:
-        """Return the statements with staged rows that are not finished, oldest first."""
+    async def lookups(self, jobs: Collection[JobId]) -> Mapping[FragmentId, Sequence[str]]:
+        """Return the relations that the stages of these jobs look up, once for each occurrence, in their order.
+
+        Hidden relations are not among them. A stage that looks nothing up is absent.
+        """
         ...

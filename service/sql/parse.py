@@ -35,6 +35,44 @@ _NOT_SUPPORTED: Final = frozenset(
 )
 
 
+_EACH_ALONE: Final = "each statement is a transaction of its own, and one INSERT takes many rows"
+_KEPT: Final = "the service does it by itself"
+_ROLES: Final = "what a caller may do is its token's role: tidefill token create"
+_INSTEAD: Final = MappingProxyType(
+    dict.fromkeys(("abort", "begin", "commit", "end", "rollback", "savepoint", "start"), _EACH_ALONE)
+    | dict.fromkeys(("analyze", "checkpoint", "cluster", "reindex", "vacuum"), _KEPT)
+    | dict.fromkeys(("grant", "reassign", "revoke"), _ROLES)
+    | {
+        "copy": "tidefill load sends files of rows, and POST /v1/relations/{table}/rows takes them",
+        "merge": "INSERT replaces the row with the same key",
+        "refresh": "a materialized view is kept current",
+    }
+)
+"""What there is in place of a statement, by its first word."""
+_CREATED_INSTEAD: Final = MappingProxyType(
+    {
+        "or": (
+            "CREATE OR REPLACE",
+            "DROP it and CREATE it again, or CREATE it under another name and move the readers",
+        ),
+        "temporary": ("CREATE TEMPORARY", "use WITH in the query, or a logical view"),
+        "temp": ("CREATE TEMP", "use WITH in the query, or a logical view"),
+        "unlogged": ("CREATE UNLOGGED", "leave the word out"),
+        "sequence": ("CREATE SEQUENCE", "generate_series numbers rows in an INSERT .. SELECT"),
+        "function": ("CREATE FUNCTION", "write its text where it is used"),
+        "schema": ("CREATE SCHEMA", "every relation is in the schema public"),
+        "database": ("CREATE DATABASE", "a service has one database"),
+        "user": ("CREATE USER", _ROLES),
+        "role": ("CREATE ROLE", _ROLES),
+    }
+)
+
+
+def _refusal(token: Token) -> str:
+    instead = _INSTEAD.get(token.value)
+    return f"{token.text.upper()} is not supported" + ("" if instead is None else f": {instead}")
+
+
 def parse(sql: str) -> Statement:
     """Return the one statement in `sql`. Raises Invalid with the position of the error."""
     return dml.parse_constants(sql) or _parse(sql)
@@ -70,7 +108,7 @@ def _statement(cursor: Cursor) -> Statement:
     if token.kind is not TokenKind.NAME:
         raise syntax_error(token)
     if token.value in _NOT_SUPPORTED:
-        raise Invalid(f"{token.text.upper()} is not supported", position=token.position)
+        raise Invalid(_refusal(token), position=token.position)
     ahead = cursor.words(_WORDS_MAX)
     words = next((ahead[:count] for count in range(len(ahead), 0, -1) if ahead[:count] in PARSERS), None)
     if words is None:
@@ -89,8 +127,10 @@ def _explain(cursor: Cursor) -> views.Explain | views.ExplainBackfill:
 
 
 def _refuse_create(cursor: Cursor) -> Never:
-    if cursor.token.is_word("or"):
-        raise Invalid("CREATE OR REPLACE is not supported", position=cursor.token.position)
+    token = cursor.token
+    if token.kind is TokenKind.NAME and token.value in _CREATED_INSTEAD:
+        what, instead = _CREATED_INSTEAD[token.value]
+        raise Invalid(f"{what} is not supported: {instead}", position=token.position)
     raise cursor.unsupported("CREATE")
 
 

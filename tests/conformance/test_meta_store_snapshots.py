@@ -12,7 +12,7 @@ from service.ports.meta_store import Stores
 from service.ports.snapshots import Snapshot
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, WorkerId
 from service.protocol.mutation import Mutation, Pause, Resume, Throttle
-from service.protocol.plan import SnapshotPlan
+from service.protocol.plan import ScanType, SnapshotPlan
 from tests.support.meta_store import (
     LEASE,
     NOW,
@@ -23,6 +23,7 @@ from tests.support.meta_store import (
     inject,
     new_view,
     registration,
+    report,
     running,
     scan_of,
     table_and_view,
@@ -63,6 +64,34 @@ async def test_a_graph_of_its_own_begins_at_what_is_committed(stores: Stores) ->
         seen = await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)
         assert seen.alive == {WORKER}, "workers of the database graph run it"
         assert seen.newest == 10, "epochs are of one sequence"
+
+
+async def test_f7_the_total_of_a_snapshot_is_that_of_its_pinned_epoch(stores: Stores) -> None:
+    """And a total is never below what was read (I6)."""
+    table, _ = await table_and_view(stores)
+    await running(stores)
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(10, keys={table.relation: 100})], now=NOW)
+        snapshot = new_view("s", table.relation, scan_type=ScanType.SNAPSHOT_BACKFILL)
+        view = await add_creating(tx, snapshot)
+        live = await add_creating(tx, new_view("l", table.relation))
+        begun = await tx.partial_graphs.begin(view.id, indexed=True)
+
+    async def totals() -> list[int | None]:
+        async with stores.begin() as tx:
+            scans = await tx.fragments.scans([view.id, live.id])
+        return [scan.total for one in (view, live) for scan in scans[one.id]]
+
+    async def read(graph: GraphId, job: Job, rows: int, keys: int) -> None:
+        scan = await scan_of(stores, job.id)
+        told = collected(20, report(scan.actors[0].id, scan.id, rows), keys={table.relation: keys})
+        async with stores.begin() as tx:
+            await tx.fragments.record([told.model_copy(update={"graph": graph})], now=NOW)
+
+    await read(begun.graph, view, 60, -90)
+    assert await totals() == [100, 10]
+    await read(DATABASE_GRAPH, live, 30, 0)
+    assert await totals() == [100, 30]
 
 
 async def serverless(stores: Stores) -> Snapshot:

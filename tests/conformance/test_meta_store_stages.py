@@ -1,5 +1,7 @@
 """Jobs of stages: hidden relations that stages read, relations that they look up, and the order of their scans."""
 
+from dataclasses import replace
+
 import pytest
 
 from service.domain.errors import Conflict
@@ -9,7 +11,7 @@ from service.protocol.epoch import NEVER
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId
 from service.protocol.plan import JobPlan, Prefix
 from tests.support.meta_stages import joined, new_operators, new_stages, newest
-from tests.support.meta_store import NOW, add_created, add_creating, collected, new_table, report
+from tests.support.meta_store import NOW, add_created, add_creating, collected, new_table, relation, report
 
 
 async def stored(tx: Transaction) -> tuple[RelationId, RelationId, JobPlan]:
@@ -44,6 +46,17 @@ async def test_a_job_reads_what_it_looks_up(stores: Stores) -> None:
     assert entry is not None
     assert entry.upstreams == (left, right)
     assert left_over == []
+
+
+async def test_f7_an_input_that_is_looked_up_is_named_with_its_stage(stores: Stores) -> None:
+    """The operators of an Arrangement backfill look nothing up: each of their inputs has a scan."""
+    async with stores.begin() as tx:
+        left, right, plan = await stored(tx)
+        own = await add_creating(tx, replace(new_stages(right, right), relation=relation("own")))
+        (twice,) = await tx.plans.of([own.id])
+        arranged = await add_creating(tx, replace(new_operators(left, right), relation=relation("arranged")))
+        found = await tx.status.lookups([plan.id, own.id, arranged.id])
+    assert found == {plan.table_scans[0].id: ["b"], twice.table_scans[0].id: ["b"]}
 
 
 async def test_what_is_being_dropped_cannot_be_looked_up(stores: Stores) -> None:

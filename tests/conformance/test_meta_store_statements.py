@@ -98,7 +98,7 @@ async def test_u10_a_staged_statement_shows_how_many_of_its_rows_are_published(s
 
     async def shown() -> list[tuple[int, str, int, int]]:
         async with stores.begin() as tx:
-            return [(one.id, one.relation, one.rows, one.total) for one in await tx.status.staged_statements()]
+            return [(one.id, one.relation, one.rows, one.total) for one in await tx.staging_tables.publishing()]
 
     assert await shown() == [(staged.id, "t", 0, 10)]
     await carry(stores, 10, staged.model_copy(update={"last": 4}))

@@ -567,7 +567,8 @@ class FakeFragments:
         total = before.total
         rows, finished = sum(one.rows for one in actors), all(one.finished for one in actors)
         moved = advanced(before, rows=rows, total=total, finished=finished, at=now)
-        self.tables.scans.put(fragment, ScanRow(moved.rows, moved.rate, moved.finished, moved.at))
+        pinned = self.tables.scans[fragment].total
+        self.tables.scans.put(fragment, ScanRow(moved.rows, moved.rate, moved.finished, moved.at, pinned))
 
     def _scans(self, job: JobId) -> list[ScanProgress]:
         rows = [row for row in self.tables.of_job(job) if row.id in self.tables.scans]
@@ -600,12 +601,13 @@ class FakeFragments:
         else:
             upstream = self.tables.relations[row.upstream]
             unknown = row.waiting and upstream.owner is not None
-            name, total, source_waiting = upstream.relation.name, None if unknown else upstream.key_count, None
+            keys = upstream.key_count if scan.total is None else scan.total
+            name, total, source_waiting = upstream.relation.name, None if unknown else keys, None
         return ScanProgress(
             fragment=row.id,
             upstream=name,
             rows=scan.rows,
-            total=total,
+            total=None if total is None else max(total, scan.rows),
             rate=scan.rate,
             finished=scan.finished,
             rate_limit=row.rate_limit,
@@ -615,6 +617,7 @@ class FakeFragments:
             limited_since=None if row.limit_epoch is None else instant_of(row.limit_epoch),
             stopped=row.broken,
             source_waiting=source_waiting,
+            limited_by=row.limit_by,
         )
 
 

@@ -14,6 +14,7 @@ from service.ports.records import Command, LogicalView, NewLogicalView
 from service.ports.snapshots import Snapshot
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
 from service.protocol.mutation import Pause, Resume, Stop
+from service.protocol.plan import ScanType
 from tests.support.fake_meta_tables import GraphRow, Tables, printable
 
 _UNFINISHED = {JobState.CREATING, JobState.CANCELLING}
@@ -66,7 +67,13 @@ class FakePartialGraphs:
             if one.graph == DATABASE_GRAPH and isinstance(one.mutation, Pause | Resume)
         ]
         paused = asked[-1] if asked else database.paused
-        tables.graphs.put(graph, GraphRow(graph, paused=paused, paused_since=database.paused_since))
+        tables.graphs.put(
+            graph, GraphRow(graph, paused=paused, paused_since=database.paused_since, paused_by=database.paused_by)
+        )
+        for fragment in tables.of_job(job):
+            upstream = None if fragment.upstream is None else tables.relations[fragment.upstream]
+            if fragment.scan_type is ScanType.SNAPSHOT_BACKFILL and upstream is not None and upstream.owner is None:
+                tables.scans.put(fragment.id, replace(tables.scans[fragment.id], total=upstream.key_count))
         row = tables.jobs[job]
         tables.jobs.put(job, replace(row, job=replace(row.job, graph=graph), snapshot_epoch=database.committed))
         begun = Snapshot(job, graph, database.committed, indexed=indexed)
@@ -132,11 +139,18 @@ class FakePartialGraphs:
 class FakeLimits:
     tables: Tables
 
-    async def put(self, limits: Mapping[FragmentId, int | None], *, auto: Collection[FragmentId], epoch: Epoch) -> None:
+    async def put(
+        self,
+        limits: Mapping[FragmentId, int | None],
+        *,
+        auto: Collection[FragmentId],
+        epoch: Epoch,
+        by: str | None = None,
+    ) -> None:
         assert not auto, _NOTHING_ADAPTED
         for one, limit in limits.items():
             if row := self.tables.fragments.get(one):
-                self.tables.fragments.put(one, replace(row, rate_limit=limit, limit_epoch=epoch))
+                self.tables.fragments.put(one, replace(row, rate_limit=limit, limit_epoch=epoch, limit_by=by))
 
     async def hold(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, Held]:
         rows = [self.tables.fragments[one] for one in sorted(set(fragments)) if one in self.tables.fragments]

@@ -9,7 +9,7 @@ from service.domain.dml import SINGLY
 from service.domain.errors import Conflict
 from service.ports.records import Claim, Json, StoredStatement
 from service.ports.requests import REQUEST_TRIES_MAX
-from service.ports.statements import APPLIED_PARTLY
+from service.ports.statements import APPLIED_PARTLY, StagedStatement
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, GraphId, RelationId, RequestId, StatementId, WorkerId
 from service.protocol.request import Analyzed, Rejected, Request, Verified
@@ -129,6 +129,13 @@ class FakeStagingTables:
         row = self.tables.finished_statements.get(statement)
         if row is not None:
             self.tables.finished_statements.put(statement, replace(row, staging=False))
+
+    async def publishing(self) -> Sequence[StagedStatement]:
+        return [
+            StagedStatement(one, row.stored.statement.relation.name, row.stored.applied_rows, row.stored.staged_rows)
+            for one, row in sorted(self.tables.statements.items())
+            if row.stored.staged_rows is not None
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.job import Job, JobState
-from service.ports.status import AutoLimit, LimitChange, StagedStatement
+from service.ports.status import AutoLimit, LimitChange
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
 from service.protocol.plan import VnodePosition
+from service.protocol.stage import Stage
 from tests.support.fake_meta_jobs import FakeJobs
 from tests.support.fake_meta_tables import Tables
 
@@ -45,9 +46,16 @@ class FakeStatus:
         }
         return {job: sorted(actors) for job, actors in left.items()}
 
-    async def staged_statements(self) -> Sequence[StagedStatement]:
-        return [
-            StagedStatement(one, row.stored.statement.relation.name, row.stored.applied_rows, row.stored.staged_rows)
-            for one, row in sorted(self.tables.statements.items())
-            if row.stored.staged_rows is not None
-        ]
+    async def lookups(self, jobs: Collection[JobId]) -> Mapping[FragmentId, Sequence[str]]:
+        relations = self.tables.relations
+        found = {
+            row.id: [
+                relations[one.relation].relation.name
+                for one in row.query.inputs[1:]
+                if relations[one.relation].owner is None
+            ]
+            for job in sorted(jobs)
+            for row in self.tables.of_job(job)
+            if isinstance(row.query, Stage) and row.id in self.tables.scans
+        }
+        return {one: names for one, names in found.items() if names}

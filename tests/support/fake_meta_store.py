@@ -164,10 +164,10 @@ class FakeGraphs:
         self.tables.graphs.put(graph, row)
         return row.generation
 
-    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None:
+    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime, by: str | None = None) -> None:
         row = self._row(graph)
-        since = (row.paused_since if row.paused else now) if paused else None
-        self.tables.graphs.put(graph, replace(row, paused=paused, paused_since=since))
+        since, actor = ((row.paused_since, row.paused_by) if row.paused else (now, by)) if paused else (None, None)
+        self.tables.graphs.put(graph, replace(row, paused=paused, paused_since=since, paused_by=actor))
 
     async def state(self, graph: GraphId) -> GraphState:
         row = self._row(graph)
@@ -180,6 +180,7 @@ class FakeGraphs:
             paused_since=row.paused_since,
             recoveries=row.recoveries,
             last_error=row.last_error,
+            paused_by=row.paused_by,
         )
 
     async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, GraphState]:

@@ -120,6 +120,7 @@ class GraphRow:
     last_error: str | None = None
     paused: bool = False
     paused_since: datetime | None = None
+    paused_by: str | None = None
     recover_asked: str | None = None
 
 
@@ -171,6 +172,7 @@ class FragmentRow:
     rate_limit: int | None = None
     waiting: bool = False
     limit_epoch: Epoch | None = None
+    limit_by: str | None = None
     paused: bool = False
     resumes_at: int | None = None
     cdc: CdcScan | None = None
@@ -204,6 +206,7 @@ class ScanRow:
     rate: float = 0.0
     finished: bool = False
     at: datetime | None = None
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,12 @@ def new_table(name: str) -> NewJob:
 
 
 def new_view(
-    name: str, *upstreams: RelationId, parallelism: int = 2, rate_limit: int | None = None, order: Order = ()
+    name: str,
+    *upstreams: RelationId,
+    parallelism: int = 2,
+    rate_limit: int | None = None,
+    order: Order = (),
+    scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL,
 ) -> NewJob:
     """Return a view with one scan for each upstream."""
     actors = blocks(8, parallelism)
@@ -87,7 +92,7 @@ def new_view(
             actors=actors,
             upstream=upstream,
             query=QUERY,
-            scan_type=ScanType.ARRANGEMENT_BACKFILL,
+            scan_type=scan_type,
             rate_limit=rate_limit,
         )
         for upstream in upstreams

@@ -12,7 +12,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 
 from service.api.access import needs
 
@@ -32,6 +32,24 @@ _HEADERS: Final = {
 
 
 _SLICE_BYTES: Final = 64 << 10
+
+
+_WELCOME: Final = """\
+This is tidefill.
+
+  /docs              every route of the API, to read and try in a browser
+  /openapi.json      the same for programs
+  /readyz            whether the service is ready, and what it waits for
+  /v1/jobs           what is being built
+
+On the command line: tidefill status, tidefill sql, tidefill --help.
+"""
+
+
+@router.get("/", dependencies=needs(None))
+async def show_welcome() -> PlainTextResponse:
+    """Say what this is and where to go on."""
+    return PlainTextResponse(_WELCOME)
 
 
 @router.get("/openapi.json", dependencies=needs(None))

@@ -1,6 +1,6 @@
 """`/v1/jobs` and `/v1/fragments`: show jobs and their scans, and control them."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Literal, Self
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.api.access import needs
-from service.api.calling import Calling, Cursor, FragmentPath, Here, JobName, Leaving, Limit, said
+from service.api.calling import Call, Calling, Cursor, FragmentPath, Here, JobName, Leaving, Limit, said
 from service.api.json_body import ParsedRoute
 from service.api.routes.mutations import Acknowledged, Wait, acknowledged
 from service.domain.errors import Conflict, Invalid
@@ -139,7 +139,8 @@ async def alter_job(job: JobName, body: Altered, call: Calling, wait: Wait = "ap
         assert command is not None, "an empty body is refused"
         return command
 
-    return await acknowledged(call, queue, wait)
+    limited = body.backfill_rate_limit is not None
+    return await acknowledged(call, queue, wait, _without_effect(call, job) if limited else None)
 
 
 @router.post("/jobs/{job}/pause", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
@@ -152,7 +153,7 @@ async def pause_job(job: JobName, call: Calling, wait: Wait = "applied") -> Mapp
         found = await listing.job_called(call.world, job)
         return await limits.pause_job(call.world, found, asked_by=call.asked_by)
 
-    return await acknowledged(call, queue, wait)
+    return await acknowledged(call, queue, wait, _without_effect(call, job))
 
 
 @router.post("/jobs/{job}/resume", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
@@ -253,6 +254,13 @@ async def start_fragment_backfill(fragment: FragmentPath, call: Calling, wait: W
     """Start one scan now, regardless of its job's backfill order."""
     mutation = StartFragmentBackfill(fragments=(fragment,))
     return await acknowledged(call, partial(mutations.inject, call.world, mutation, asked_by=call.asked_by), wait)
+
+
+def _without_effect(call: Call, job: str) -> Callable[[], Awaitable[str | None]]:
+    async def notice() -> str | None:
+        return await limits.without_effect(call.world, await listing.job_called(call.world, job))
+
+    return notice
 
 
 def _parallelism(name: str, given: int | str | None) -> Parallelism | None:

@@ -38,10 +38,13 @@ _EXAMPLES: Final[dict[str, Example]] = {
 
 
 class Acknowledged(BaseModel):
-    """The command that was stored. `epoch` is the barrier that carried it, null while it is queued."""
+    """The command that was stored. `epoch` is the barrier that carried it, null while it is queued. `notice` says why
+    the command has no effect, null if it has one.
+    """
 
     command: CommandId
     epoch: EpochField | None = None
+    notice: str | None = None
 
 
 @router.post("/mutations", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
@@ -59,12 +62,17 @@ async def show_mutation(world: Here, command: Annotated[CommandId, Path(ge=0, le
     return await history.command(world, command)
 
 
-async def acknowledged(call: Call, queue: Callable[[], Awaitable[CommandId]], wait: Wait) -> Mapping[str, Any]:
+async def acknowledged(
+    call: Call,
+    queue: Callable[[], Awaitable[CommandId]],
+    wait: Wait,
+    notice: Callable[[], Awaitable[str | None]] | None = None,
+) -> Mapping[str, Any]:
     """Queue a command once, and return its acknowledgement; with `wait` "applied", after the command was applied."""
 
     async def act() -> Acknowledged:
         command = await queue()
         epoch = await mutations.applied(call.world, command) if wait == "applied" else None
-        return Acknowledged(command=command, epoch=epoch)
+        return Acknowledged(command=command, epoch=epoch, notice=None if notice is None else await notice())
 
     return await call.once(Acknowledged, act)

@@ -9,7 +9,7 @@ from service.api.calling import Here
 from service.domain.roles import Role
 from service.operations.status import listing, movements
 from service.operations.status.models import DdlProgress, FragmentProgress
-from service.ports.status import StagedStatement
+from service.ports.statements import StagedStatement
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from service.api.calling import Calling, Cursor, Here, Limit
 from service.api.errors import MEDIA, answer
 from service.domain.roles import Role
 from service.operations.rows import bulk
+from service.operations.rows.unpacking import unpacked
 from service.operations.status import listing
 from service.operations.status.models import RelationPage, RelationView
 from service.ports.records import Claim
@@ -68,7 +69,7 @@ async def load_rows(
 
     The body is an Arrow stream, Parquet, CSV with a header or NDJSON. Its media type tells which one
     (`application/vnd.apache.arrow.stream`, `application/vnd.apache.parquet`, `text/csv`, `application/x-ndjson`). With
-    `application/octet-stream`, the parameter `format` does.
+    `application/octet-stream`, the parameter `format` does. The body may be packed, with `Content-Encoding: gzip`.
     """
     media, _, options = request.headers.get("content-type", "").partition(";")
     named = _FORMATS[rows_format] if rows_format is not None and media.strip().lower() == BYTES else media
@@ -76,10 +77,15 @@ async def load_rows(
     if form is None or ("charset" in options.lower() and "utf-8" not in options.lower()):
         forms = ", ".join(bulk.Form)
         return answer(MEDIA, f'rows come as {forms}, text in UTF-8; not as "{media}"')
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in {"identity", "gzip"}:
+        return answer(MEDIA, f'a body of rows comes as it is, or with Content-Encoding: gzip; not as "{encoding}"')
     names = None if columns is None else [part.strip() for part in columns.split(",")]
     # Checked first, so that no rows are received for a table that does not exist.
     await bulk.table_called(call.world, name)
     stream = bulk.paced(call.world, request.stream())
+    if encoding == "gzip":
+        stream = unpacked(stream)
     async with aclosing(stream), bulk.received(call.world.spool, stream, form) as body:
 
         async def act(claim: Claim | None) -> Loaded:

@@ -107,11 +107,12 @@ class PostgresGraphs(OnConnection):
             await self._forget(graph, text)
         return generation
 
-    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None:
-        # Pausing a paused graph keeps the time of the first pause.
+    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime, by: str | None = None) -> None:
+        # Pausing a paused graph keeps the time and the actor of the first pause.
         since = case((graphs.c.paused, graphs.c.paused_since), else_=now) if paused else None
+        actor = case((graphs.c.paused, graphs.c.paused_by), else_=by) if paused else None
         changed = update(graphs).where(graphs.c.id == graph)
-        await self._connection.execute(changed.values(paused=paused, paused_since=since))
+        await self._connection.execute(changed.values(paused=paused, paused_since=since, paused_by=actor))
 
     async def state(self, graph: GraphId) -> GraphState:
         found = await self.states([graph])
@@ -178,6 +179,7 @@ def _state(row: Row[*tuple[Any, ...]]) -> GraphState:
         paused_since=row.paused_since,
         recoveries=row.recoveries,
         last_error=row.last_error,
+        paused_by=row.paused_by,
     )
 
 

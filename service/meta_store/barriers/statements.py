@@ -16,7 +16,7 @@ from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key
 from service.meta_store.schema.core import statement as statements
 from service.ports.records import StoredStatement
-from service.ports.statements import APPLIED_PARTLY
+from service.ports.statements import APPLIED_PARTLY, StagedStatement
 from service.protocol.dml import NOTHING_UNFINISHED, STATEMENT, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, StatementId
 
@@ -116,6 +116,18 @@ class PostgresStagingTables(OnConnection):
 
     async def dropped(self, statement: StatementId) -> None:
         await self._connection.execute(update(statements).where(statements.c.id == statement).values(staging=False))
+
+    async def publishing(self) -> Sequence[StagedStatement]:
+        of = statements.c
+        found = (
+            select(of.id, of.body["relation"]["name"].astext.label("name"), of.applied_rows, of.staged_rows)
+            .where(of.staging, of.staged_rows.is_not(None), of.finished_at.is_(None))
+            .order_by(of.id)
+        )
+        return [
+            StagedStatement(StatementId(row.id), row.name, row.applied_rows, row.staged_rows)
+            for row in await self._connection.execute(found)
+        ]
 
 
 def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> Any:

@@ -220,10 +220,11 @@ _NODE_NAME: Final = case(
 )
 _UNKNOWN: Final = and_(fragment_table.c.waiting, relation.c.kind == RelationKind.INTERNAL)
 """Whether an earlier stage has yet to write what the scan reads (I6)."""
-_TOTAL: Final = case(
-    (_UNKNOWN, None),
-    else_=func.coalesce(relation.c.key_count, cast(fragment_table.c.cdc["total"].astext, BigInteger)),
+_KEYS: Final = func.coalesce(
+    scan_progress.c.total, relation.c.key_count, cast(fragment_table.c.cdc["total"].astext, BigInteger)
 )
+# Rows that were read may have been deleted since. An unknown number stays unknown.
+_TOTAL: Final = case((_UNKNOWN, None), (scan_progress.c.rows > _KEYS, scan_progress.c.rows), else_=_KEYS)
 _SCANS: Final[Select[*tuple[Any, ...]]] = (
     select(
         scan_progress.c.fragment,
@@ -240,6 +241,7 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         fragment_table.c.limit_epoch,
         fragment_table.c.broken,
         func.coalesce(fragment_table.c.source_waiting, source.c.waiting).label("source_waiting"),
+        fragment_table.c.limit_by,
         fragment_table.c.job,
         job.c.state,
         case((fragment_table.c.waiting, job.c.backfill_order)).label("backfill_order"),
@@ -252,7 +254,7 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
     .join(job, job.c.id == fragment_table.c.job)
     .order_by(scan_progress.c.fragment)
 )
-_SHOWN: Final = 14
+_SHOWN: Final = 15
 """How many of the columns are fields of the progress. The others name its job and what the scan waits for."""
 _OPEN_SCANS: Final[Select[*tuple[Any, ...]]] = _SCANS.where(OPEN)
 

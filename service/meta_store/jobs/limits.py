@@ -23,14 +23,21 @@ KEPT: Final = 1_000
 class PostgresLimits(OnConnection):
     """See `service.ports.limits.Limits`."""
 
-    async def put(self, limits: Mapping[FragmentId, int | None], *, auto: Collection[FragmentId], epoch: Epoch) -> None:
+    async def put(
+        self,
+        limits: Mapping[FragmentId, int | None],
+        *,
+        auto: Collection[FragmentId],
+        epoch: Epoch,
+        by: str | None = None,
+    ) -> None:
         held = await self.hold(limits)
         rows = [{"id": one, "rate_limit": limits[one], "auto": one in auto} for one in held]
         if not rows:
             return
         new = recordset(rows, fragment.c.id, fragment.c.rate_limit, fragment.c.auto)
         changed = update(fragment).where(fragment.c.id == new.c.id, among(fragment.c.id, held))
-        values = {"rate_limit": new.c.rate_limit, "auto": new.c.auto, "limit_epoch": epoch}
+        values = {"rate_limit": new.c.rate_limit, "auto": new.c.auto, "limit_epoch": epoch, "limit_by": by}
         await self._connection.execute(changed.values(values))
         ended = [one for one, before in held.items() if before.present is not None and one not in auto]
         if ended:

@@ -7,11 +7,22 @@ from sqlalchemy import and_, delete, func, insert, not_, select, update
 from service.domain.barrier import GraphStatus
 from service.meta_store.documents import among
 from service.meta_store.engine import OnConnection
-from service.meta_store.schema.core import GRAPH_ID, UNFINISHED, barrier, command, snapshot_backfill
+from service.meta_store.schema.core import (
+    GRAPH_ID,
+    UNFINISHED,
+    barrier,
+    command,
+    fragment,
+    relation,
+    scan_progress,
+    snapshot_backfill,
+)
 from service.meta_store.schema.core import graph as graphs
 from service.meta_store.schema.core import job as job_table
 from service.ports.snapshots import Snapshot
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId
+from service.protocol.plan import ScanType
+from service.protocol.relation import RelationKind
 
 
 class PostgresPartialGraphs(OnConnection):
@@ -19,8 +30,9 @@ class PostgresPartialGraphs(OnConnection):
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         """Lock the database graph's row, so that no barrier commits and no Pause is queued before this transaction."""
-        held = select(graphs.c.committed, graphs.c.paused, graphs.c.paused_since).where(graphs.c.id == DATABASE_GRAPH)
-        committed, paused, since = (await self._connection.execute(held.with_for_update())).one()
+        held = select(graphs.c.committed, graphs.c.paused, graphs.c.paused_since, graphs.c.paused_by)
+        held = held.where(graphs.c.id == DATABASE_GRAPH)
+        committed, paused, since, by = (await self._connection.execute(held.with_for_update())).one()
         kind = command.c.mutation["type"].astext
         asked = (
             select(kind)
@@ -35,12 +47,25 @@ class PostgresPartialGraphs(OnConnection):
             status=GraphStatus.RECOVERING,
             paused=paused if last is None else last == "pause",
             paused_since=since,
+            paused_by=by,
         )
         await self._connection.execute(new)
         pinned = update(job_table).where(job_table.c.id == job).values(graph=graph, snapshot_epoch=committed)
         await self._connection.execute(pinned)
+        await self._pin_totals(job)
         await self._connection.execute(insert(snapshot_backfill).values(job=job, graph=graph, indexed=indexed))
         return Snapshot(job, graph, Epoch(committed), indexed=indexed)
+
+    async def _pin_totals(self, job: JobId) -> None:
+        """Keep the present numbers of keys, which are those of the committed epoch. Later epochs change them."""
+        scans = update(scan_progress).where(
+            scan_progress.c.fragment == fragment.c.id,
+            fragment.c.job == job,
+            fragment.c.scan_type == ScanType.SNAPSHOT_BACKFILL,
+            relation.c.id == fragment.c.upstream,
+            relation.c.kind != RelationKind.INTERNAL,
+        )
+        await self._connection.execute(scans.values(total=relation.c.key_count))
 
     async def all(self) -> Sequence[GraphId]:
         others = select(graphs.c.id).where(graphs.c.id != DATABASE_GRAPH).order_by(graphs.c.id)

@@ -100,6 +100,7 @@ graph = Table(
     Column("paused", Boolean, nullable=False, server_default=_FALSE),
     Column("recover_asked", Text),
     Column("paused_since", INSTANT),
+    Column("paused_by", Text),
 )
 
 barrier = Table(
@@ -276,6 +277,7 @@ fragment = Table(
     Column("broken_since", INSTANT),
     Column("source_waiting", Text),
     Column("held_limit", BigInteger),
+    Column("limit_by", Text),
     Column("output", BigInteger, _reference("relation")),
     Column("connector", JSONB(none_as_null=True)),
 )
@@ -316,6 +318,7 @@ scan_progress = Table(
     Column("rate", Double, nullable=False, server_default=_ZERO),
     Column("finished", Boolean, nullable=False, server_default=_FALSE),
     Column("at", INSTANT),
+    Column("total", BigInteger),
 )
 OPEN: Final = not_(scan_progress.c.finished)
 Index("scan_progress_open", scan_progress.c.fragment, postgresql_where=OPEN)

@@ -293,7 +293,7 @@ async def _initial(
     if parameters.pause_on_next_bootstrap and view.decoupled is None:
         paused = True
         await snapshots.pause_all(tx, now=now)
-        await tx.graphs.set_paused(view.graph, paused=True, now=now)
+        await tx.graphs.set_paused(view.graph, paused=True, now=now, by="pause_on_next_bootstrap")
         await tx.parameters.set("pause_on_next_bootstrap", "false")
     carried = [command.id for command in waiting if isinstance(command.mutation, Add)]
     return Add(jobs=tuple(plans), paused=paused), carried

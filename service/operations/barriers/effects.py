@@ -28,12 +28,12 @@ async def apply_commands(
 ) -> None:
     """Apply each command that the epoch carried, and finish it with the epoch (I4)."""
     done: list[CommandId] = []
-    paused: bool | None = None
+    paused: tuple[bool, str] | None = None
     for command in commands:
         acted = epoch if command.epoch is None else command.epoch
-        await _take_effect(tx, await share_of(tx, command), epoch=epoch, now=now)
+        await _take_effect(tx, await share_of(tx, command), epoch=epoch, now=now, by=command.asked_by)
         if isinstance(command.mutation, Pause | Resume):
-            paused = isinstance(command.mutation, Pause)
+            paused = isinstance(command.mutation, Pause), command.asked_by
         done.append(command.id)
         if command.mutation is not None:
             await tx.events.append(
@@ -47,7 +47,7 @@ async def apply_commands(
                 now=now,
             )
     if paused is not None:
-        await tx.graphs.set_paused(graph, paused=paused, now=now)
+        await tx.graphs.set_paused(graph, paused=paused[0], now=now, by=paused[1])
     if done:
         await tx.commands.finish(done, epoch=epoch)
 
@@ -91,10 +91,10 @@ async def _concerned(tx: Transaction, commands: Sequence[Command]) -> set[JobId]
     return jobs
 
 
-async def _take_effect(tx: Transaction, mutation: Mutation | None, *, epoch: Epoch, now: datetime) -> None:
+async def _take_effect(tx: Transaction, mutation: Mutation | None, *, epoch: Epoch, now: datetime, by: str) -> None:
     match mutation:
         case Throttle(fragments=limits, auto=auto):
-            await tx.limits.put(limits, auto=auto, epoch=epoch)
+            await tx.limits.put(limits, auto=auto, epoch=epoch, by=by)
         case StartFragmentBackfill(fragments=fragments):
             await tx.fragments.release(fragments)
         case Stop(jobs=jobs):

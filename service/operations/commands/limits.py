@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from service.domain.adaptive import AUTO, Asked, started
 from service.domain.errors import Conflict, Invalid, NotFound
-from service.domain.job import TERMINAL
+from service.domain.job import TERMINAL, JobState
 from service.domain.parameters import SystemParameters
 from service.operations.commands.enqueue import ask
 from service.operations.commands.fan_out import unfinished
@@ -73,6 +73,16 @@ async def resume_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
     return command
+
+
+async def without_effect(world: World, job: JobId) -> str | None:
+    """Return what to tell a user who pauses or limits a job that has read its history. None while it reads."""
+    async with world.stores.begin() as tx:
+        found = await tx.jobs.get(job)
+        scans = (await tx.fragments.scans([job]))[job]
+    if found is None or found.state is not JobState.CREATED or not all(scan.finished for scan in scans):
+        return None
+    return f"{found.name} has read its history, so nothing is paused or limited: live changes never are"
 
 
 def _resumed(limit: Held) -> Asked:

@@ -180,7 +180,12 @@ async def _tied(tx: Transaction, jobs: Sequence[Job]) -> Mapping[JobId, Sequence
 def _check_untied(job: JobId, tied: Sequence[Job]) -> None:
     """Raise Conflict if the actors of a job are tied to others. RisingWave's message is used where it has one."""
     if any(one.state in CREATING for one in tied):
-        raise Conflict(f"Cannot alter the job {job} because it is blocked by creating unreschedulable backfill jobs")
+        names = ", ".join(one.name for one in tied if one.state in CREATING)
+        raise Conflict(
+            f"Cannot alter the job {job} because it is blocked by creating unreschedulable backfill jobs: {names} keeps"
+            " its actors until it is created. Wait for that (WAIT), or cancel it, SET streaming_parallelism and create"
+            " it again"
+        )
     if tied:
         names = ", ".join(one.name for one in tied)
         raise Conflict(f"Cannot alter the job {job} because NoShuffle backfill has tied its actors: {names}")

@@ -81,7 +81,8 @@ async def progress_of(
 
 
 def _recovering(state: GraphState) -> str | None:
-    return None if state.status == GraphStatus.RUNNING else state.last_error or "starting"
+    # A graph without an error has just been made, and starts for the first time.
+    return None if state.status == GraphStatus.RUNNING else state.last_error
 
 
 def _snapshot(snapshot: Snapshot, layouts: Mapping[FragmentId, Sequence[Runs]], committed: Epoch) -> SnapshotProgress:

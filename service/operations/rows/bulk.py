@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
-from service.domain.uploading import Patience, Spool
-from service.operations.rows import csv_text, dml
+from service.domain.uploading import PARTIAL, Patience, Spool
+from service.operations.rows import csv_text, dml, unpacking
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.columnar import ColumnarBodies, FileForm
@@ -133,7 +133,9 @@ async def load(
     """
     relation = await table_called(world, name)
     async with opened(world.columnar, body, chosen(relation, names)) as (columns, chunks), aclosing(chunks) as closing:
-        return await dml.bulk_load(world, relation, columns, closing, asked_by=asked_by, claim=claim)
+        # The names of a CSV body are its first line, or more if they have line breaks.
+        head = 1 + sum(column.name.count("\n") for column in columns) if body.form is Form.CSV else None
+        return await dml.bulk_load(world, relation, columns, closing, head=head, asked_by=asked_by, claim=claim)
 
 
 @asynccontextmanager
@@ -143,7 +145,7 @@ async def opened(
     """Yield the columns in the order of the rows' fields, and the rows as CSV. Raises Invalid."""
     match body.form:
         case Form.CSV:
-            names, rest = await csv_text.opened(body.chunks())
+            names, rest = await csv_text.opened(unpacking.text(body.chunks()))
             yield matched(wanted, names), _closable(rest)
         case Form.NDJSON | Form.ARROW | Form.PARQUET:
             async with columnar.opened(body.path, _FILES[body.form]) as rows:
@@ -169,16 +171,17 @@ def matched(wanted: Sequence[Column], given: Sequence[str]) -> tuple[Column, ...
     by_name = {column.name: column for column in wanted}
     _refuse("given twice", (name for name, count in Counter(given).items() if count > 1))
     _refuse("unknown", (name for name in given if name not in by_name))
-    _refuse("missing", (name for name in by_name if name not in given))
+    _refuse("missing", (name for name in by_name if name not in given), PARTIAL)
     return tuple(by_name[name] for name in given)
 
 
-def _refuse(why: str, names: Iterable[str]) -> None:
+def _refuse(why: str, names: Iterable[str], instead: str = "") -> None:
     every = list(names)
     if every:
         listed = ", ".join(f'"{name}"' for name in every[:_NAMED_MAX])
         more = len(every) - _NAMED_MAX
-        raise Invalid(f"columns {why}: {listed}" + (f" and {more} more" if more > 0 else ""), pointer="columns")
+        named = f"{listed} and {more} more" if more > 0 else listed
+        raise Invalid(f"columns {why}: {named}{instead}", pointer="columns")
 
 
 async def table_called(world: World, name: str) -> Relation:

@@ -44,7 +44,8 @@ async def _alter_rate_limit(call: Call, statement: AlterRateLimit) -> Outcome:
         raise Invalid(f'"{statement.name}" is not a CDC table')
     command = await limits.throttle_job(call.world, entry.job, statement.limit, asked_by=call.asked_by)
     await mutations.applied(call.world, command)
-    return Outcome(tag("ALTER", statement.kind))
+    notice = None if statement.limit is None else await limits.without_effect(call.world, entry.job)
+    return Outcome(tag("ALTER", statement.kind), notices=() if notice is None else (notice,))
 
 
 @handles(AlterParallelism, needs=Role.OPERATOR)

@@ -95,6 +95,8 @@ def check_staged(world: World, statement: CreateMaterializedView, strategy: Stra
         )
     if strategy.scan_type is ScanType.SNAPSHOT_BACKFILL and statement.order.edges:
         first = statement.order.edges[0][0].position
+        if not acyclic([(before.name, after.name) for before, after in statement.order.edges]):
+            raise Invalid(CYCLE, position=first)
         raise Invalid(
             f"backfill_order = FIXED is not supported for {what} in a snapshot backfill, where stages have an order:"
             " SET streaming_use_snapshot_backfill = false",

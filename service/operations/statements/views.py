@@ -49,7 +49,7 @@ from service.ports.records import THE_RELATION, CatalogEntry, NewFragment, NewJo
 from service.protocol.ids import JobId, RelationId
 from service.protocol.plan import Prefix, Query, ScanType
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.stage import lookups
+from service.protocol.stage import EngineChoice, lookups
 from service.sql.queries.plan import needs_stages
 from service.sql.statements.logical_views import query_reads
 from service.sql.statements.views import CreateMaterializedView, Explain, ExplainBackfill
@@ -57,7 +57,7 @@ from service.sql.text.tokens import mentioned
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import dot
 from service.sql.views.bind import bind_view, view_relation
-from service.sql.views.explain import PlannedScan, plan_text
+from service.sql.views.explain import SCAN_ENGINE, PlannedScan, plan_text
 from service.sql.views.explain_costs import Known
 from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
 from service.sql.views.keys import BoundView
@@ -131,7 +131,9 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
         PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
         for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
     ]
-    return _plan_of(plan_text(new.relation, scans, planned.strategy, planned.order.edges, serverless=new.serverless))
+    notice = next(iter(planned.order.notices), None)
+    edges = planned.order.edges
+    return _plan_of(plan_text(new.relation, scans, planned.strategy, edges, serverless=new.serverless, notice=notice))
 
 
 @handles(ExplainBackfill, needs=Role.VIEWER)
@@ -190,6 +192,10 @@ async def _readable(world: World, names: Collection[str], *, read: Collection[st
     """
     async with world.stores.begin() as tx:
         found = {entry.relation.name: as_named(entry) for entry in await tx.catalog.called(names)}
+        for name in sorted(set(read) - found.keys()):
+            # An object without rows, such as an index.
+            if (other := await named(tx, name)) is not None and other.kind is RelationKind.INDEX:
+                raise other.unreadable
     readable = {name: one for name, one in found.items() if one.readable and one.kind.stored}
     if hidden := [found[name] for name in sorted(read) if name in found and name not in readable]:
         raise hidden[0].unreadable
@@ -239,7 +245,8 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
         columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
         relation, hidden = view_relation(bound, columns, statement.name), ()
         fragments = await _scans(call, statement, strategy, [(scan.upstream, scan.query, None) for scan in bound.scans])
-        named_order = NamedOrder(bound.order)
+        unaffected = asked_engine(session) is not EngineChoice.AUTO
+        named_order = NamedOrder(bound.order, notices=(SCAN_ENGINE,) if unaffected else ())
         order = _ids(named_order, found)
     # A NoShuffle scan always has the actors of its upstream, so the job records no requested parallelism.
     tied = strategy.scan_type is ScanType.BACKFILL

@@ -252,7 +252,7 @@ class DdlProgress:
 @dataclass(slots=True)
 class FragmentProgress:
     """The columns of `rw_fragment_backfill_progress`, with additional numbers. `waiting` and `waits_for` are as in the
-    fragment.
+    fragment. `kind` is `scan`, or `lookup` for an input that the fragment looks up: it is complete from the start.
     """
 
     job_id: JobId
@@ -267,6 +267,7 @@ class FragmentProgress:
     rate_limit: int | None
     waiting: bool
     waits_for: tuple[str, ...]
+    kind: Literal["scan", "lookup"]
 
 
 @dataclass(frozen=True, slots=True)

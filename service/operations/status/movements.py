@@ -5,24 +5,32 @@ from service.domain.progress import ScanProgress, fragment_text
 from service.operations.status.listing import listed
 from service.operations.status.models import FragmentProgress
 from service.operations.world import World
-from service.ports.status import StagedStatement
+from service.ports.statements import StagedStatement
 
 
 async def fragment_progress(world: World) -> list[FragmentProgress]:
-    """Return the rows of `rw_fragment_backfill_progress`: the scans of unfinished jobs."""
+    """Return the rows of `rw_fragment_backfill_progress`: the scans of unfinished jobs, and the inputs that a stage
+    looks up. Those are complete from the start, because no history of them is read in pages.
+    """
     async with world.stores.begin() as tx:
         found = await listed(tx)
-        scans = await tx.fragments.scans([job.id for job in found])
-    return [_fragment_progress(job, scan) for job in found for scan in scans.get(job.id, ())]
+        jobs = [job.id for job in found]
+        scans, lookups = await tx.fragments.scans(jobs), await tx.status.lookups(jobs)
+    return [
+        one
+        for job in found
+        for scan in scans.get(job.id, ())
+        for one in (_scanned(job, scan), *(_looked_up(job, scan, name) for name in lookups.get(scan.fragment, ())))
+    ]
 
 
 async def staged_statements(world: World) -> list[StagedStatement]:
     """Return the statements whose rows are being published, oldest first."""
     async with world.stores.begin() as tx:
-        return list(await tx.status.staged_statements())
+        return list(await tx.staging_tables.publishing())
 
 
-def _fragment_progress(owner: Job, scan: ScanProgress) -> FragmentProgress:
+def _scanned(owner: Job, scan: ScanProgress) -> FragmentProgress:
     return FragmentProgress(
         job_id=owner.id,
         fragment_id=scan.fragment,
@@ -36,4 +44,23 @@ def _fragment_progress(owner: Job, scan: ScanProgress) -> FragmentProgress:
         rate_limit=scan.rate_limit,
         waiting=scan.waiting,
         waits_for=scan.awaits,
+        kind="scan",
+    )
+
+
+def _looked_up(owner: Job, scan: ScanProgress, name: str) -> FragmentProgress:
+    return FragmentProgress(
+        job_id=owner.id,
+        fragment_id=scan.fragment,
+        job_name=f"public.{owner.name}",
+        upstream_table_name=f"public.{name}",
+        progress=fragment_text(0, 0),
+        rows=0,
+        total=0,
+        rows_per_second=0.0,
+        finished=True,
+        rate_limit=None,
+        waiting=False,
+        waits_for=(),
+        kind="lookup",
     )

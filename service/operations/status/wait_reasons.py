@@ -58,6 +58,7 @@ async def _around(world: World, tx: Transaction, standing: Standing, *, now: dat
             last_error=standing.graphs[graph].last_error,
             paused=standing.graphs[graph].paused,
             paused_since=standing.graphs[graph].paused_since,
+            paused_by=standing.graphs[graph].paused_by,
             led=led,
             own_workers=world.own_workers,
             launch=launches.get(_served_by(view)),

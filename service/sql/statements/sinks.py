@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from service.domain.connectors import SINKS, check_connector
 from service.domain.errors import Invalid
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import Cursor
-from service.sql.text.options import rate_limit, read_options
+from service.sql.text.options import connector_of, rate_limit, read_options
 from service.sql.text.tokens import Token, TokenKind, syntax_error, tokenize
 from service.sql.text.tree import Tree, parse_tree
 
@@ -24,6 +25,8 @@ class CreateSink(Statement):
 
 
 def _create(cursor: Cursor) -> CreateSink:
+    # The rest of the statement is that of its connector.
+    check_connector(connector_of(cursor.rest), SINKS)
     if_not_exists = cursor.accept("if", "not", "exists")
     name = cursor.relation()
     if cursor.accept("from"):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.domain.source import OPTIONS, PASSWORD, source_options
+from service.domain.source import CONNECTOR, OPTIONS, PASSWORD, source_options, unsupported
 from service.protocol.quoting import quoted, quoted_text
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import RESERVED_WORDS, Cursor, checked_name
-from service.sql.text.options import Option, read_options
+from service.sql.text.options import Option, connector_of, read_options
 from service.sql.text.tokens import TokenKind, syntax_error
 
 HIDDEN = "'********'"
@@ -86,6 +86,10 @@ def _discreet(cursor: Cursor) -> Generator[None]:
 
 def _create(cursor: Cursor) -> CreateSource:
     with _discreet(cursor):
+        # The rest of the statement is that of another connector, and would be refused for reasons that mislead.
+        named = connector_of(cursor.rest)
+        if named is not None and named[0] != CONNECTOR:
+            raise Invalid(unsupported(named[0]), position=named[1])
         if_not_exists = cursor.accept("if", "not", "exists")
         name = cursor.relation()
         cursor.expect("with")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from service.domain.connectors import SOURCES, check_connector
 from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.ids import RelationId
@@ -14,7 +15,7 @@ from service.protocol.relation import ROW_ID, VNODE_COUNT_DEFAULT, Relation, Rel
 from service.sql.statements.follow import CreateTableFrom, follows, parse_follow
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import Cursor, checked_column
-from service.sql.text.options import read_options, unexpected_options, vnode_count
+from service.sql.text.options import connector_of, read_options, unexpected_options, vnode_count
 from service.sql.text.tokens import TokenKind, syntax_error
 
 UNBOUND: Final = RelationId(0)
@@ -33,6 +34,13 @@ _REFUSED: Final = {
     "like": "LIKE is not supported: name the columns",
     "watermark": "WATERMARK is not supported",
 }
+
+_SERIAL: Final = {
+    **dict.fromkeys(("smallserial", "serial2"), "smallint"),
+    **dict.fromkeys(("serial", "serial4"), "integer"),
+    **dict.fromkeys(("bigserial", "serial8"), "bigint"),
+}
+"""Numbers that Postgres counts itself, and the types of their columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ class _Table:
 
 
 def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
+    # The rest of the statement is that of its connector.
+    check_connector(connector_of(cursor.rest), SOURCES)
     if_not_exists = cursor.accept("if", "not", "exists")
     name, table = cursor.relation(), _Table()
     if cursor.token.is_word("as"):
@@ -140,6 +150,9 @@ def _type(cursor: Cursor) -> ColumnType:
     start = cursor.token
     if start.kind is not TokenKind.NAME or start.value in {"not", "null", "primary", *_REFUSED}:
         raise syntax_error(start)
+    if start.value in _SERIAL:
+        message = f"{start.value} is not supported: declare {_SERIAL[start.value]}, and give the value in the INSERT"
+        raise Invalid(f"{message}. A table without a primary key needs no number", position=start.position)
     cursor.advance()
     words = start.value + _words(cursor)
     if cursor.token.is_symbol("("):

@@ -1,6 +1,6 @@
 """Parse `WITH (name = value, ...)`: options by name with their positions, without duplicates or unknown names."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,6 +76,14 @@ def unexpected_options(options: Iterable[Option]) -> Invalid:
     names = {option.name: option.place for option in options}
     listed = ", ".join(f'"{name}"' for name in sorted(names))
     return Invalid(f"unexpected options in WITH clause: [{listed}]", position=min(names.values()))
+
+
+def connector_of(tokens: Sequence[Token]) -> tuple[str, int] | None:
+    """Return the value of the option `connector` in a statement, wherever that stands, with its position."""
+    for name, equal, value in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if name.value.lower() == "connector" and equal.is_symbol("=") and value.is_text:
+            return value.value, value.position
+    return None
 
 
 def vnode_count(option: Option) -> int:

@@ -132,9 +132,21 @@ class Tree:
 _FAILURES: Final = (SqlglotError, ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
 
 
+def _refuse_windows(tokens: Sequence[Token]) -> None:
+    """Refuse RisingWave's TUMBLE and HOP in FROM by name. As functions, their first argument is no column."""
+    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if before.is_word("from", "join") and token.is_word("tumble", "hop") and after.is_symbol("("):
+            raise Invalid(
+                f"{token.text.upper()} is not supported: group by date_bin(interval '10 seconds', the_time,"
+                " timestamp '2000-01-01') for windows that do not overlap",
+                position=token.position,
+            )
+
+
 def parse_tree(text: str, tokens: Sequence[Token]) -> Tree:
     """Parse the part of the statement `text` that `tokens` (an END last) cover. Raises Invalid, in Postgres's words."""
     _refuse_foreign(tokens)
+    _refuse_windows(tokens)
     tree = Tree(text, tokens[0].start, tokens[-1].start)
     try:
         root = tree.root

@@ -4,7 +4,7 @@ AUTO reads the other sides of a join before the left-most one (`service.sql.quer
 unions has no join, so there all values but FIXED mean the same: no edges.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
@@ -49,7 +49,7 @@ def _vertex(name: str) -> str:
     return f'"{SCHEMA}.{escaped}"'
 
 
-def acyclic(edges: Edges) -> bool:
+def acyclic(edges: Iterable[tuple[str, str]]) -> bool:
     """Whether an order can be followed."""
     graph: TopologicalSorter[str] = TopologicalSorter()
     for before, after in edges:

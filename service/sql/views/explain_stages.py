@@ -107,6 +107,7 @@ def _stage(
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
     yield f"{margin}engine of history: {engine}, because {why}"
+    yield f"{margin}engine of changes: {Engine.STORE}, because it looks up the rows that a change concerns"
     if arranged:
         yield from (margin + line for line in _scans(one, relations, strategy))
     for join in stage.joins:

@@ -1,6 +1,7 @@
 """A bulk load is refused as a whole, by row or column, before anything of it is applied."""
 
 import asyncio
+import gzip
 import hashlib
 import io
 import json
@@ -64,9 +65,10 @@ async def nothing_waits(stores: PostgresStores) -> bool:
         ("t?columns=name", b"name\n", 422, 'columns missing: "id"'),
         ("t?columns=id,name,id", b"id,name\n", 422, 'columns given twice: "id"'),
         ("t?columns=id,name", b"id\n", 422, 'columns missing: "name"'),
-        ("t", HEAD + b"1,a,1.5,\n2,b,x,\n", 422, 'row 2, column "price"'),
+        ("t", b"id,name\n", 422, "?columns=a,b"),
+        ("t", HEAD + b"1,a,1.5,\n2,b,x,\n", 422, 'row 2, column "price" (line 3)'),
         ("t", HEAD + b"1,a,1.5,\n2,b\n", 422, "row 2"),
-        ("t", HEAD + b'1,"a\nb\nc",1.5,\n,b,1,\n', 422, "row 2"),
+        ("t", HEAD + b'1,"a\nb\nc",1.5,\n,b,1,\n', 422, "row 2 (line 5)"),
         ("t", HEAD + b"1,\xff,1.5,\n", 422, "row 1"),
         ("t", HEAD + b"99999999999999999999,a,1,\n", 422, 'row 1, column "id"'),
         ("m", HEAD, 409, "only tables take rows"),
@@ -82,6 +84,24 @@ async def test_a_load_that_cannot_be_meant_is_refused(
     assert response.status_code == status, response.text
     assert said in response.json()["detail"]
     assert await nothing_waits(stores)
+
+
+async def test_u10_a_packed_body_is_unpacked(loading: httpx.AsyncClient) -> None:
+    packed = {**CSV, "Content-Encoding": "gzip"}
+    rows = "/v1/relations/t/rows"
+    assert (await loading.post(rows, content=gzip.compress(HEAD), headers=packed)).json() == {"rows": 0}
+    bad = await loading.post(rows, content=gzip.compress(HEAD + b"1,a,x,\n"), headers=packed)
+    assert 'row 1, column "price" (line 2)' in bad.json()["detail"]
+    refused(await loading.post(rows, content=gzip.compress(HEAD), headers=CSV), 422, "invalid")
+    other = await loading.post(rows, content=HEAD, headers={**CSV, "Content-Encoding": "br"})
+    assert (other.status_code, "Content-Encoding: gzip" in other.json()["detail"]) == (415, True)
+    sql = await loading.post("/v1/sql", content=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"})
+    assert (sql.status_code, "sent as it is" in sql.json()["detail"]) == (415, True)
+
+
+async def test_u10_the_root_says_where_to_go_on(loading: httpx.AsyncClient) -> None:
+    answer = await loading.get("/")
+    assert (answer.status_code, "/docs" in answer.text) == (200, True)
 
 
 async def test_a_load_of_no_rows_changes_nothing(loading: httpx.AsyncClient, stores: PostgresStores) -> None:

@@ -164,6 +164,31 @@ def test_a_control_is_one_call_and_tells_its_epoch(
     assert ended.stdout.endswith("at epoch 42\n")
 
 
+def test_u6_a_job_is_rescaled(command: Command, routes: Routes) -> None:
+    routes.on("PATCH", "/v1/jobs/7", {"command": 1, "epoch": "42"})
+    assert command("rescale", "7", "4").stdout == "7 rescaled to 4 at epoch 42\n"
+    command("rescale", "7", "adaptive", "--backfill")
+    assert [body for _, _, body in routes.calls] == [{"parallelism": 4}, {"backfill_parallelism": "adaptive"}]
+
+
+def test_u5_a_pause_without_effect_says_so(command: Command, routes: Routes) -> None:
+    routes.on("POST", "/v1/jobs/7/pause", {"command": 1, "epoch": "42", "notice": "m has read its history"})
+    ended = command("pause", "7")
+    assert (ended.stdout, ended.stderr) == ("7 paused at epoch 42\n", "NOTICE: m has read its history\n")
+
+
+def test_u7_a_stage_is_not_called_by_its_hidden_relation(command: Command, routes: Routes) -> None:
+    waits = [{"fragment": 2, "upstream": "__top10_1", "waits_for": []}]
+    routes.on("GET", "/v1/ddl-progress", [{**PROGRESS, "waiting": None, "waits": waits}], [])
+    routes.on("GET", "/v1/jobs/7", {"job": JOB, "fragments": []})
+    assert "[the result of stage 1 of top10 after the next barrier]" in command("watch").stdout
+    scan = {**SCAN, "upstream": "__top10_1", "total": None, "auto": None}
+    routes.on("GET", "/v1/jobs/7", {"job": {**JOB, "waiting": None}, "fragments": [scan], "backfill_order": []})
+    shown = command("job", "7").stdout
+    assert "the result of stage 1 of top10" in shown
+    assert "not known yet" in shown
+
+
 def test_a_job_may_be_called_by_the_name_of_what_it_creates(command: Command, routes: Routes) -> None:
     routes.on("GET", "/v1/relations/a/b", {"job": 7})
     routes.on("POST", "/v1/jobs/7/cancel", {"cancelled": 7})

@@ -82,12 +82,12 @@ def around(**of_graph: object) -> Around:
         (
             JOB,
             around(status=GraphStatus.RECOVERING, recovering_since=NOW - SECOND),
-            Waiting(Reason.RECOVERY, "rolling back to the committed epoch: worker lost", NOW - SECOND),
+            Waiting(Reason.RECOVERY, "repeating the work since the last checkpoint: worker lost", NOW - SECOND),
         ),
         (
             JOB,
             around(status=GraphStatus.WAITING, recovering_since=NOW, attempts=9),
-            Waiting(Reason.RECOVERY, "backing off after 9 starts: worker lost", NOW, NOW + 5 * SECOND),
+            Waiting(Reason.RECOVERY, "pausing after 9 starts: worker lost", NOW, NOW + 5 * SECOND),
         ),
         (
             JOB,
@@ -97,7 +97,7 @@ def around(**of_graph: object) -> Around:
         (
             JOB,
             around(in_flight=LATE, last_injected_at=LATE.injected_at),
-            Waiting(Reason.BARRIER, "worker w has not collected barrier 9", NOW - 6 * SECOND, NOW + 294 * SECOND),
+            Waiting(Reason.BARRIER, "the worker still computes epoch 9", NOW - 6 * SECOND, NOW + 294 * SECOND),
         ),
         (
             JOB,
@@ -237,10 +237,29 @@ def test_what_holds_up_the_job_itself() -> None:
         "its first barrier has yet to be collected",
         BEGAN,
     )
-    assert reasons(stopped, done) == (Reason.LIMIT, "backfill_rate_limit is 0", NOW - SECOND)
-    assert reasons(begun_stopped) == (Reason.LIMIT, "backfill_rate_limit is 0", BEGAN)
+    assert reasons(stopped, done) == (Reason.LIMIT, "its history is paused: backfill_rate_limit is 0", NOW - SECOND)
+    assert reasons(begun_stopped) == (Reason.LIMIT, "its history is paused: backfill_rate_limit is 0", BEGAN)
     assert reasons(behind, due, done) == (Reason.ORDER, "u after t, s; v after the next barrier", BEGAN)
-    assert reasons(stopped, behind) == (Reason.LIMIT, "backfill_rate_limit is 0", NOW - SECOND)
+    assert reasons(stopped, behind) == (Reason.LIMIT, "its history is paused: backfill_rate_limit is 0", NOW - SECOND)
     assert reasons(SCAN, stopped, behind) is None, "something moves"
     assert reasons(done) is None
     assert reasons() is None
+
+
+@pytest.mark.parametrize("status", [GraphStatus.RECOVERING, GraphStatus.WAITING])
+def test_u7_a_graph_that_begins_is_not_said_to_recover(status: GraphStatus) -> None:
+    begins = replace(around(status=status, recovering_since=BEGAN), last_error=None)
+    waiting = why(JOB, [SCAN], begins, now=NOW)
+    assert waiting is not None
+    assert (waiting.reason, waiting.text) == (Reason.START, "its barriers are about to begin")
+
+
+def test_u7_a_pause_names_who_paused() -> None:
+    everything = why(JOB, [SCAN], replace(WELL, paused=True, paused_by="token 7 (ci)"), now=NOW)
+    earlier = replace(SCAN, rate_limit=0, limited_since=NOW - SECOND, limited_by="http 127.0.0.1")
+    later = replace(earlier, limited_since=NOW, limited_by="token 7 (ci)")
+    job = why(JOB, [later, earlier], WELL, now=NOW)
+    assert everything is not None
+    assert job is not None
+    assert everything.text == "every backfill is paused by token 7 (ci)"
+    assert job.text == "its history is paused by token 7 (ci): backfill_rate_limit is 0"

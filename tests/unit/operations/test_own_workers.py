@@ -181,7 +181,7 @@ async def test_one_that_another_service_started_is_enough_and_is_kept(cluster: C
 async def test_it_serves_its_graph_and_no_other_and_no_other_serves_that(cluster: Cluster) -> None:
     graph = await cluster.start()
     assert (await cluster.alive(graph), await cluster.alive(DATABASE_GRAPH)) == (set(), {WORKER})
-    assert await cluster.why() == "recovery: rolling back to the committed epoch: starting"
+    assert await cluster.why() == "start: its barriers are about to begin"
     assert isinstance(await cluster.step(graph), RollBack)
     assert await cluster.why() == "worker: its own worker is being started"
     await cluster.register(OWN, graph)

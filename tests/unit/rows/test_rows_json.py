@@ -1,5 +1,6 @@
 """NDJSON bodies: digits are kept as written, and what does not fit is named by row and column."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_rows_become_csv_in_the_order_of_the_columns(
     portion: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows_json, "_PORTION_BYTES", portion)
-    body = b'{"b": "x", "a": 1}\n\n  \r\n{"a": null}\r\n{"a": -2, "b": ""}'
+    body = b'{"b": "x", "a": 1}\n\n  \r\n{"a": null, "b": null}\r\n{"a": -2, "b": ""}'
     assert printed(tmp_path, body, a="bigint", b="text") == '"1","x"\n,\n"-2",""\n'
 
 
@@ -106,3 +107,15 @@ def test_of_many_unknown_columns_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as refused:
         printed(tmp_path, body, a="bigint")
     assert refused.value.message == 'row 1: unknown column "0"'
+
+
+def test_u4_a_row_with_some_of_the_columns_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(Invalid) as refused:
+        printed(tmp_path, b'{"a": 1, "b": "x"}\n{"a": 2}\n', a="bigint", b="text")
+    assert refused.value.message.startswith('row 2: columns missing: "b". Every row gives every column')
+    assert "?columns=a,b" in refused.value.message
+
+
+def test_u10_a_packed_body_is_called_so(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="the body is packed: send it with Content-Encoding: gzip"):
+        printed(tmp_path, gzip.compress(b'{"a": 1}'), a="bigint")

@@ -5,7 +5,7 @@ from service.protocol.columns import Column, ColumnType, ComputedColumn, KeyColu
 from service.protocol.ids import RelationId
 from service.protocol.plan import Pushdown, ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
-from service.sql.views.explain import PlannedScan, plan_text
+from service.sql.views.explain import SCAN_ENGINE, PlannedScan, plan_text
 
 INT = ColumnType.parse("int")
 VIEW = Relation(
@@ -24,10 +24,17 @@ def test_one_scan() -> None:
     assert plan_text(VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), ()) == (
         "StreamMaterialize { name: m, columns: [v, _key_id(hidden)], key: [_key_id DESC, v], vnodes: 8 }",
         "└─StreamTableScan { table: t, type: BACKFILL, parallelism: 2, pages: copied inside the state store }",
+        "    engine of history: store; spark in epochs with changes, which it compares with what was read",
+        "    engine of changes: spark until history is read, then store",
         "    projection: v, id",
         "Backfill strategy: BACKFILL, because so it is asked",
         "Backfill order: NONE",
     )
+
+
+def test_u2_a_choice_without_effect_is_said() -> None:
+    lines = plan_text(VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), (), notice=SCAN_ENGINE)
+    assert lines[-1].startswith("Note: stage_engine concerns joins, aggregates, subqueries and windows")
 
 
 def test_a_worker_of_its_own() -> None:
@@ -42,22 +49,26 @@ def test_several_scans_in_an_order() -> None:
     lines = plan_text(VIEW, [COPIED, COMPUTED], strategy, (("t", "u"),))
     begins = (
         "├─StreamTableScan { table: t, type: ARRANGEMENT_BACKFILL,",
+        "│   engine of history: store;",
+        "│   engine of changes: spark until",
         "│   projection: v, id",
         "└─StreamTableScan { table: u, type: ARRANGEMENT_BACKFILL,",
+        "    engine of history: spark",
+        "    engine of changes: spark",
         "    projection: v + 1, id",
         "    predicate: v > 0",
         "Backfill strategy: ARRANGEMENT_BACKFILL, because so it is",
         "Backfill order: FIXED(t -> u)",
     )
     assert all(line.startswith(begin) for line, begin in zip(lines[1:], begins, strict=True)), lines
-    assert "parallelism: 3, pages: through Spark, rate_limit: 0 }" in lines[3]
+    assert "parallelism: 3, pages: through Spark, rate_limit: 0 }" in lines[5]
 
 
 def test_columns_that_the_store_computes() -> None:
     computed = ComputedColumn(name="_tidefill_computed_0", type=INT, expression="(j ->> 'k')::integer")
     scan = PlannedScan("t", Stateless(projection=("_tidefill_computed_0", "id"), computed=(computed,)), 2, None)
     lines = plan_text(VIEW, [scan], Strategy(ScanType.BACKFILL, "so it is asked"), ())
-    assert lines[2:4] == (
+    assert lines[4:6] == (
         "    computed by the state store: _tidefill_computed_0 = (j ->> 'k')::integer",
         "    projection: _tidefill_computed_0, id",
     )

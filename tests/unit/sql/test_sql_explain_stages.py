@@ -65,6 +65,7 @@ def test_stages_in_order() -> None:
         "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
         '│   engine of history: store, because "a"."k" = "b"."k": it was planned without Spark',
+        "│   engine of changes: store, because it looks up the rows that a change concerns",
         "│   input: t a, driver, unknown rows",
         "│   left join: u b, unknown rows",
         '│     on: "a"."k" = "b"."k"',
@@ -86,6 +87,7 @@ def test_stages_in_order() -> None:
             "    engine of history: store, because parts are recomputed (min, max, DISTINCT, ORDER BY, windows):"
             " only the state store does that"
         ),
+        "    engine of changes: store, because it looks up the rows that a change concerns",
         "    input: __m_1 s, driver",
         "    computed again by: [k]",
         "    index: __m_1 (k), made with its table",
@@ -105,14 +107,16 @@ def test_operators_with_their_scans() -> None:
     strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "a variable is off")
     text = stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, (), Known(), strategy, (("u", "t"),))
     why = "engine of history: store, because only the store looks up rows within what was read of each input"
-    assert text[1:5] == (
+    assert text[1:6] == (
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store }",
         f"│   {why}",
+        "│   engine of changes: store, because it looks up the rows that a change concerns",
         "│   StreamTableScan { table: t, input: a, type: ARRANGEMENT_BACKFILL, parallelism: 2 }",
         "│   StreamTableScan { table: u, input: b, type: ARRANGEMENT_BACKFILL, parallelism: 3, rate_limit: 7 }",
     )
-    assert text[-7:] == (
+    assert text[-8:] == (
         f"    {why}",
+        "    engine of changes: store, because it looks up the rows that a change concerns",
         "    input: __m_1 s, driver",
         "    computed again by: [k]",
         "    one changed row: computes a part of unknown rows again",

@@ -1,0 +1,52 @@
+"""Packed bodies."""
+
+import gzip
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service.domain.errors import Invalid
+from service.operations.rows import unpacking
+from service.operations.rows.unpacking import PIECE_BYTES, text, unpacked
+
+
+async def cut(body: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+async def test_u10_members_are_unpacked_wherever_they_are_cut(size: int) -> None:
+    body = gzip.compress(b"a,b\n") + gzip.compress(b"") + gzip.compress(b"1,2\n")
+    assert b"".join([piece async for piece in unpacked(cut(body, size))]) == b"a,b\n1,2\n"
+
+
+async def test_u10_pieces_are_bounded_however_well_a_body_is_packed() -> None:
+    """I8."""
+    pieces = [len(piece) async for piece in unpacked(cut(gzip.compress(bytes(40 * PIECE_BYTES)), 1 << 20))]
+    assert sum(pieces) == 40 * PIECE_BYTES
+    assert max(pieces) <= PIECE_BYTES
+
+
+async def test_u10_output_that_needs_no_more_input_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "PIECE_BYTES", 1)
+    body = gzip.compress(b"x" * 1000)
+    assert b"".join([piece async for piece in unpacked(cut(body, 3))]) == b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (gzip.compress(b"rows")[:-3], "the body ends within its gzip stream"),
+        (b"id,name\n", "the body is not the gzip that its Content-Encoding says"),
+    ],
+)
+async def test_u10_what_is_no_gzip_is_refused(body: bytes, said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        [piece async for piece in unpacked(cut(body, 5))]
+
+
+async def test_u10_text_that_is_packed_names_the_header() -> None:
+    with pytest.raises(Invalid, match="send it with Content-Encoding: gzip"):
+        [piece async for piece in text(cut(gzip.compress(b"x"), 100))]
+    assert [piece async for piece in text(cut(b"x", 100))] == [b"x"]
