@@ -126,6 +126,16 @@ def create_public_view(relation: Relation, graph: GraphId) -> sql.Composed:
     )
 
 
+def key_comments(relation: Relation) -> Iterator[sql.Composed]:
+    """Yield statements that say on the public view which columns are the primary key. A view has no key of its own."""
+    visible = {column.name for column in relation.visible}
+    for part in relation.key:
+        if part.name in visible:
+            text = "primary key, descending" if part.descending else "primary key"
+            column = sql.Identifier("public", relation.name, part.name)
+            yield sql.SQL("comment on column {} is {}").format(column, sql.Literal(text))
+
+
 def column_definition(column: Column) -> sql.Composed:
     """Return the definition of a column in CREATE TABLE."""
     collation = ' collate "C"' if column.type.name is TypeName.TEXT else ""

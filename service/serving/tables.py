@@ -258,6 +258,8 @@ async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
         reader = sql.Identifier((await role_names(conn)).reader)
         view = sql.Identifier("public", relation.name)
         await conn.execute(sql.SQL("grant select on {} to {}").format(view, reader))
+        for comment in relation_ddl.key_comments(relation):
+            await conn.execute(comment)
 
 
 async def _exists(conn: Connection, relation: Relation) -> bool:

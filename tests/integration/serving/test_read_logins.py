@@ -51,6 +51,15 @@ WRITES = [
 ]
 
 
+async def test_u10_a_public_view_says_which_columns_are_its_key(store: Store) -> None:
+    """psql prints no key of a view, but it prints these with `\\d+`."""
+    said = (
+        "select attname, col_description(attrelid, attnum) from pg_attribute where attrelid = 'public.orders'::regclass"
+    )
+    found = dict(await store.rows(f"{said} and attnum > 0"))
+    assert {name for name, text in found.items() if text == "primary key"} == {part.name for part in ORDERS.key}
+
+
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("view", ["public.orders", "public.few", "live.orders"])
 async def test_u3_a_superuser_cannot_write_through_a_view(store: Store, view: str, write: str) -> None:
