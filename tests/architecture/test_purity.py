@@ -72,7 +72,7 @@ def test_a_worker_loads_nothing_of_the_services_own() -> None:
 
 
 def test_f8_a_client_command_loads_only_what_it_uses() -> None:
-    service = {"sqlalchemy", "fastapi", "sqlglot", "uvicorn", "pyspark", "pydantic", "psycopg"}
+    service = {"sqlalchemy", "fastapi", "sqlglot", "uvicorn", "pyspark", "psycopg"}
     drawing = {"rich", "pygments", "click"}
     assert _loaded_by("service.cli.app") & (service | drawing | {"httpx"}) == set()
     called = _loaded_by("service.cli.client", "service.cli.client.open_http('http://localhost', None)")

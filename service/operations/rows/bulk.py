@@ -7,6 +7,7 @@ of the body (I8).
 
 import asyncio
 import hashlib
+import re
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from service.protocol.columns import Column
 from service.protocol.relation import Relation, RelationKind
 
 _READ_BYTES: Final = 1 << 18
+_ROW: Final = re.compile(r"row ([1-9][0-9]*)")
 _NAMED_MAX: Final = 20
 """The maximum number of columns that an error names."""
 COLUMNS_MAX: Final = 1_600
@@ -133,9 +135,19 @@ async def load(
     """
     relation = await table_called(world, name)
     async with opened(world.columnar, body, chosen(relation, names)) as (columns, chunks), aclosing(chunks) as closing:
-        # The names of a CSV body are its first line, or more if they have line breaks.
-        head = 1 + sum(column.name.count("\n") for column in columns) if body.form is Form.CSV else None
-        return await dml.bulk_load(world, relation, columns, closing, head=head, asked_by=asked_by, claim=claim)
+        try:
+            return await dml.bulk_load(world, relation, columns, closing, asked_by=asked_by, claim=claim)
+        except Invalid as error:
+            raise await _with_line(error, body) from error
+
+
+async def _with_line(error: Invalid, body: Body) -> Invalid:
+    """Return a refusal of a row with the line on which the row begins in a CSV body, where an editor shows it."""
+    found = _ROW.match(error.message)
+    if found is None or body.form is not Form.CSV:
+        return error
+    line = await asyncio.to_thread(csv_text.line_of, body.path, int(found[1]))
+    return Invalid(f"{found[0]} (line {line}){error.message[found.end() :]}", pointer=error.pointer)
 
 
 @asynccontextmanager

@@ -6,6 +6,9 @@ Only the header row is parsed here. The rest passes unchanged, and Postgres pars
 import csv
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from service.domain.errors import Invalid
@@ -40,6 +43,17 @@ async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator
         raise Invalid("the body is empty: CSV begins with a header row")
     line, rest = (bytes(head[:end]), bytes(head[end + 1 :])) if end >= 0 else (bytes(head), b"")
     return _names(line), _bounded(_following(rest, chunks))
+
+
+def line_of(path: Path, row: int) -> int:
+    """Return the line, from 1, on which a row begins. Rows are counted from 1 behind the header."""
+    csv.field_size_limit(ROW_BYTES_MAX)  # otherwise 128 kB
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        rows = csv.reader(file)
+        with suppress(csv.Error):  # Postgres reads some rows that Python does not
+            for _ in islice(rows, row):
+                pass
+        return rows.line_num + 1
 
 
 _STOPS: Final = re.compile(rb'["\n]')

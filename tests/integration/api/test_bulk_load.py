@@ -66,11 +66,11 @@ async def nothing_waits(stores: PostgresStores) -> bool:
         ("t?columns=id,name,id", b"id,name\n", 422, 'columns given twice: "id"'),
         ("t?columns=id,name", b"id\n", 422, 'columns missing: "name"'),
         ("t", b"id,name\n", 422, "?columns=a,b"),
-        ("t", HEAD + b"1,a,1.5,\n2,b,x,\n", 422, 'row 2, column "price" (line 3)'),
+        ("t", HEAD + b"1,a,1.5,\n2,b,x,\n", 422, 'row 2 (line 3), column "price"'),
         ("t", HEAD + b"1,a,1.5,\n2,b\n", 422, "row 2"),
         ("t", HEAD + b'1,"a\nb\nc",1.5,\n,b,1,\n', 422, "row 2 (line 5)"),
         ("t", HEAD + b"1,\xff,1.5,\n", 422, "row 1"),
-        ("t", HEAD + b"99999999999999999999,a,1,\n", 422, 'row 1, column "id"'),
+        ("t", HEAD + b"99999999999999999999,a,1,\n", 422, 'row 1 (line 2), column "id"'),
         ("m", HEAD, 409, "only tables take rows"),
         ("young", HEAD, 409, "takes no rows"),
         ("nope", HEAD, 404, "does not exist"),
@@ -91,7 +91,7 @@ async def test_u10_a_packed_body_is_unpacked(loading: httpx.AsyncClient) -> None
     rows = "/v1/relations/t/rows"
     assert (await loading.post(rows, content=gzip.compress(HEAD), headers=packed)).json() == {"rows": 0}
     bad = await loading.post(rows, content=gzip.compress(HEAD + b"1,a,x,\n"), headers=packed)
-    assert 'row 1, column "price" (line 2)' in bad.json()["detail"]
+    assert 'row 1 (line 2), column "price"' in bad.json()["detail"]
     refused(await loading.post(rows, content=gzip.compress(HEAD), headers=CSV), 422, "invalid")
     other = await loading.post(rows, content=HEAD, headers={**CSV, "Content-Encoding": "br"})
     assert (other.status_code, "Content-Encoding: gzip" in other.json()["detail"]) == (415, True)

@@ -25,7 +25,6 @@ from service.protocol.mutation import Pause, StartFragmentBackfill, Throttle, Up
 from tests.support.http import StillClock, doors, refused, world_of
 from tests.support.meta_store import (
     NOW,
-    WORKER,
     add_created,
     add_creating,
     at,
@@ -136,7 +135,7 @@ async def test_why_a_job_waits_and_since_when(http: httpx.AsyncClient, stores: P
         await tx.limits.put({scan: 0}, auto=(), epoch=following(Epoch(0), now=NOW - timedelta(seconds=2)))
     assert await waiting(clock) == {
         "reason": "backfill_rate_limit",
-        "text": "backfill_rate_limit is 0",
+        "text": "its history is paused: backfill_rate_limit is 0",
         "since": "2026-01-02T03:04:03Z",
         "until": None,
     }
@@ -144,7 +143,7 @@ async def test_why_a_job_waits_and_since_when(http: httpx.AsyncClient, stores: P
     overdue = await waiting(later)
     assert overdue is not None
     actors = ", ".join(str(actor.id) for actor in (await scan_of(stores, view["id"])).actors)
-    assert overdue["text"].startswith(f"worker {WORKER} has not collected barrier 30: actors {actors}")
+    assert overdue["text"].startswith(f"the worker still computes epoch 30: actors {actors}")
     assert (overdue["since"], overdue["until"]) == ("2026-01-02T03:04:05Z", "2026-01-02T03:09:05Z")
     gone = await waiting(StillClock(NOW + timedelta(seconds=11)))
     assert gone is not None
@@ -263,6 +262,19 @@ async def test_a_throttle_reaches_the_scans_of_the_job(http: httpx.AsyncClient, 
     refused(await http.post(f"/v1/jobs/{table.id}/pause?wait=queued"), 422, "invalid")
     refused(await http.post("/v1/jobs/999/pause"), 404, "not-found")
     refused(await http.patch("/v1/fragments/999", json={"backfill_rate_limit": 1}), 404, "not-found")
+
+
+async def test_u5_a_pause_of_what_has_read_its_history_says_so(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    path, limit = f"/v1/jobs/{view.id}", {"backfill_rate_limit": 9}
+    assert (await http.post(f"{path}/pause?wait=queued")).json()["notice"] is None
+    scan = await scan_of(stores, view.id)
+    async with stores.begin() as tx:
+        told = [report(actor.id, scan.id, 1, finished=True) for actor in scan.actors]
+        await tx.fragments.record([collected(10, *told)], now=NOW)
+        await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
+    for answer in (await http.post(f"{path}/pause?wait=queued"), await http.patch(f"{path}?wait=queued", json=limit)):
+        assert answer.json()["notice"].startswith("m has read its history, so nothing is paused or limited")
 
 
 async def test_a_scan_says_for_which_relations_it_waits_and_is_started_by_hand(

@@ -223,6 +223,8 @@ async def test_explain_tells_the_plan_and_creates_nothing(leader: Leader) -> Non
     assert order == "Backfill order: FIXED(t -> v)"
     usual = await run(leader, f"EXPLAIN {create}")
     assert usual.rows[-2][0].startswith(f"Backfill strategy: {ScanType.SNAPSHOT_BACKFILL}, because it is the default")
+    chosen = await run(leader, f"EXPLAIN {create}", stage_engine="spark")
+    assert chosen.rows[-1][0].startswith("Note: stage_engine concerns joins"), "U2"
     async with leader.stores.begin() as tx:
         assert await tx.catalog.named("m") is None
         assert len(await tx.jobs.where()) == 2

@@ -183,9 +183,20 @@ async def test_what_stages_cannot_be_is_refused(here: Here) -> None:
         await dispatch.run(world, JOINED, session={}, asked_by=A_TEST)
 
 
+async def test_u12_a_refusal_names_the_true_reason(here: Here) -> None:
+    cycle = "FIXED(orders -> customers, customers -> orders)"
+    with pytest.raises(Invalid, match="Backfill order strategy has a cycle"):
+        await here.run(JOINED.replace(" as ", f" with (backfill_order = {cycle}) as ", 1))
+    await here.run("create index ix on orders (customer)", background_ddl="true")
+    for query in ("select * from ix", "select count(*) from ix"):
+        with pytest.raises(Conflict, match='index "ix" cannot be read'):
+            await here.run(f"create materialized view m as {query}")
+
+
 async def test_explain_names_the_stages(here: Here) -> None:
     joined = await here.explained(JOINED)
     assert "StreamStage { stage: 1, target: m, operator: join, engine: store, parallelism: 1 }" in joined
+    assert "engine of changes: store" in joined
     assert "index: orders (customer), to be built" in joined
     summed = await here.explained(SUMMED)
     assert "operator: aggregate" in summed
