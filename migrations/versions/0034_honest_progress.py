@@ -3,14 +3,14 @@
 `scan_progress.total` is the number of keys at the epoch that a snapshot job has pinned. Other scans have none, and
 their total is the present number. `rw_fragment_backfill_progress` has a row for each input that is looked up.
 
-Revision ID: 0033
-Revises: 0032
+Revision ID: 0034
+Revises: 0033
 """
 
 from alembic import op
 
-revision = "0033"
-down_revision = "0032"
+revision = "0034"
+down_revision = "0033"
 branch_labels = None
 depends_on = None
 
