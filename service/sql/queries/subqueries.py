@@ -99,13 +99,20 @@ def _in(planner: "Planner", block: Block, node: exp.Expr, query: exp.Expr, scope
         values.append(value)
     inner = _query(planner, query, scope)
     _check_width(inner, len(values), place)
-    if negated:
-        _require_not_null(block, values, inner, place)
-    pairs = [
+    pairs: list[exp.Expr] = [
         exp.EQ(this=operand(value), expression=operand(one.value))
         for value, one in zip(values, inner.outputs, strict=True)
     ]
-    return _matched(planner, block, inner, JoinKind.ANTI if negated else JoinKind.SEMI, pairs, place)
+    if not negated:
+        return _matched(planner, block, inner, JoinKind.SEMI, pairs, place)
+    nulls = _nulls_compared(block, values, inner, place)
+    block = _matched(planner, block, inner, JoinKind.ANTI, pairs, place)
+    for one in nulls:
+        # A comparison with NULL is unknown, which excludes the row. Each cause is looked up by itself.
+        inner = _query(planner, query, scope)
+        null = exp.Is(this=operand(inner.outputs[0].value if one is None else one), expression=exp.Null())
+        block = _matched(planner, block, inner, JoinKind.ANTI, [null], place)
+    return block
 
 
 def _check_width(inner: Block, width: int, place: int) -> None:
@@ -113,15 +120,19 @@ def _check_width(inner: Block, width: int, place: int) -> None:
         raise Invalid("the subquery has another number of columns than what it is compared with", position=place)
 
 
-def _require_not_null(block: Block, values: Sequence[exp.Expr], inner: Block, place: int) -> None:
-    """Refuse NOT IN where a NULL could be compared: then no row, or another set of rows, would be the result."""
-    mine = all(_sure(value, block) for value in values)
-    if not mine or not all(_sure(one.value, inner) for one in inner.outputs):
+def _nulls_compared(
+    block: Block, values: Sequence[exp.Expr], inner: Block, place: int
+) -> tuple[exp.Expr | None, ...]:
+    """Return what can be NULL in a NOT IN: the value itself, and None for that of the subquery. Refuse rows of such."""
+    mine = tuple(value for value in values if not _sure(value, block))
+    theirs = () if all(_sure(one.value, inner) for one in inner.outputs) else (None,)
+    if (mine or theirs) and len(values) > 1:
         message = (
-            "NOT IN (subquery) is not supported in a view where a value can be NULL: write NOT EXISTS, "
+            "a row before NOT IN (subquery) is not supported in a view where a value can be NULL: write NOT EXISTS, "
             "or add IS NOT NULL to both sides"
         )
         raise Invalid(message, position=place)
+    return (*mine, *theirs)
 
 
 def _sure(value: exp.Expr, block: Block) -> bool:

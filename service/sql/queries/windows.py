@@ -15,7 +15,7 @@ from service.protocol.columns import KeyColumn
 from service.protocol.relation import TRAVEL_PREFIX
 from service.sql.expressions.allowed import called_name
 from service.sql.queries.blocks import Block, Output, filtered, foreign
-from service.sql.queries.nodes import bare, column, columns_of, named, operand, printed
+from service.sql.queries.nodes import bare, column, columns_of, named, operand, parsed, printed, rewritten
 from service.sql.queries.parts import PART, Source, sorting_columns, stored_input
 from service.sql.queries.relations import NAMELESS, Parted, Ranked, output_text, uniquely_named
 from service.sql.queries.scope import Scope
@@ -69,10 +69,7 @@ def windowed(planner: "Planner", selected: Selected, place: int) -> Selected:
     common = _common([one.args.get("partition_by") or [] for one in found])
     source = stored_input(planner, selected.block, common, values)
     made = _Parting(source, values, names_of(selected))
-    for one in made.values:
-        for window in one.find_all(exp.Window):
-            _check(window, place)
-            _make_total(window, source, place)
+    made.values = [rewritten(one, lambda part: _total(part, source, place)) for one in made.values]
     orders = [window.args.get("order") for one in made.values for window in one.find_all(exp.Window)]
     order = next((one.expressions for one in orders if one is not None), ())
     reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"', order=order, ranked=made.ranked())
@@ -200,35 +197,64 @@ def _is_above_zero(given: Sequence[exp.Expr]) -> bool:
     return all(isinstance(one, exp.Literal) and one.is_int and int(one.this) > 0 for one in values)
 
 
-def _make_total(window: exp.Window, source: Source, place: int) -> None:
-    """Append the input's key to the ORDER BY of a window, where the result depends on the order of equal rows."""
-    inner = window.this.this if isinstance(window.this, exp.Filter) else window.this
+def _total(node: exp.Expr, source: Source, place: int) -> exp.Expr | None:
+    """Return a window function whose result does not depend on the order of equal rows, or None for another node.
+
+    The input's key is appended to its ORDER BY where that is needed.
+    """
+    if not isinstance(node, exp.Window):
+        return None
+    _check(node, place)
+    inner = node.this.this if isinstance(node.this, exp.Filter) else node.this
     name = called_name(inner) if isinstance(inner, exp.Anonymous) else ""
-    spec, order = window.args.get("spec"), window.args.get("order")
+    spec, order = node.args.get("spec"), node.args.get("order")
     kind = str(spec.args.get("kind") or "").upper() if spec is not None else ""
-    unbounded = (
-        spec is not None
-        and str(spec.args.get("end")).upper() == "UNBOUNDED"
-        and (str(spec.args.get("end_side")).upper() == "FOLLOWING")
-    )
-    if name in _BY_PEERS:
-        return
-    if name in _AT_THE_END and order is not None and kind != "ROWS" and not unbounded:
-        message = (
-            f"{name} over a frame that ends with rows of equal order is not supported in a view: "
-            "add ROWS BETWEEN .. to the window"
-        )
+    by_place = name in _AT_THE_END or name == "first_value"
+    if name in _AT_THE_END and order is not None and kind != "ROWS" and not _ends(spec, "UNBOUNDED"):
+        return _up_to_peers(node, name, source, place)
+    if name not in _BY_PEERS and (name in _BY_ROW or by_place or kind == "ROWS"):
+        return _keyed(node, source)
+    return node
+
+
+def _ends(spec: exp.Expr | None, bound: str) -> bool:
+    """Whether a frame ends with `UNBOUNDED` FOLLOWING or the `CURRENT ROW`."""
+    if spec is None:
+        return bound == "CURRENT ROW"
+    side = str(spec.args.get("end_side") or "").upper()
+    return str(spec.args.get("end") or "CURRENT ROW").upper() == bound and side in ("", "FOLLOWING")
+
+
+def _up_to_peers(window: exp.Window, name: str, source: Source, place: int) -> exp.Expr:
+    """Return `last_value` or `nth_value` over a frame from the first row of its part to the last peer of its row.
+
+    Peers have no order among each other, so Postgres may take any of them; here their keys order them.
+    """
+    spec, order = window.args.get("spec"), window.args["order"]
+    from_first = spec is None or (str(spec.args.get("start")).upper() == "UNBOUNDED" and not spec.args.get("exclude"))
+    if not from_first or not _ends(spec, "CURRENT ROW"):
+        message = f"{name} over this frame is not supported in a view: add ROWS BETWEEN .. to the window"
         raise Invalid(message, position=place)
-    if name in _BY_ROW or name == "first_value" or name in _AT_THE_END or kind == "ROWS":
-        _append(window, order, source)
+    whole = exp.WindowSpec(
+        kind="ROWS", start="UNBOUNDED", start_side="PRECEDING", end="UNBOUNDED", end_side="FOLLOWING"
+    )
+    partition = window.args.get("partition_by") or []
+    if name == "last_value":
+        peers = [*partition, *(one.this for one in order.expressions)]
+        return _keyed(exp.Window(**{**window.args, "partition_by": peers, "order": None, "spec": whole}), source)
+    counted = exp.Window(this=parsed("count(*)"), partition_by=partition, order=order.copy(), over="OVER")
+    found = _keyed(exp.Window(**{**window.args, "spec": whole}), source)
+    there = exp.GTE(this=counted, expression=operand(window.this.expressions[1].copy()))
+    return exp.Case(ifs=[exp.If(this=there, true=found)])
 
 
-def _append(window: exp.Window, order: exp.Expr | None, source: Source) -> None:
-    spec = window.args.get("spec")
+def _keyed(window: exp.Window, source: Source) -> exp.Window:
+    spec, order = window.args.get("spec"), window.args.get("order")
     if spec is not None and str(spec.args.get("kind") or "").upper() == "RANGE" and _has_offset(spec):
-        return
+        return window
     items = list(order.expressions) if order is not None else []
-    window.set("order", exp.Order(expressions=[*items, *(exp.Ordered(this=one) for one in source.key)]))
+    keyed = exp.Order(expressions=[*items, *(exp.Ordered(this=one) for one in source.key)])
+    return exp.Window(**{**window.args, "order": keyed})
 
 
 def _has_offset(spec: exp.Expr) -> bool:
