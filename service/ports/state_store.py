@@ -199,6 +199,10 @@ class Reader(Protocol):
         """Return the columns of a query as (name, Postgres type name), without running it. Raises as `query` does."""
         ...
 
+    async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False, caller: str = "") -> tuple[str, ...]:
+        """Return the lines of Postgres's plan of a query, without running it. Raises as `query` does."""
+        ...
+
 
 class ReadSessions(Protocol):
     """The sessions that users' own tools open under the login for them."""

@@ -18,7 +18,7 @@ from service.domain.quotas import Bound
 from service.ports.state_store import QueryResult
 from service.serving.connections import CONNECT_SECONDS, Connection, Pool
 from service.serving.json_values import Convert, converter
-from service.serving.user_query import TooLargeError, fetch, reading
+from service.serving.user_query import TooLargeError, explained, fetch, reading
 from service.turns import Turns
 
 VALUE_BYTES: Final = 24
@@ -89,6 +89,11 @@ class PostgresReader:
     async def describe(self, sql: str, *, timeout_ms: int, caller: str = "") -> tuple[tuple[str, str], ...]:
         async with self._turns.turn(caller), reading(self._pool, sql, timeout_ms=timeout_ms) as conn:
             return await _columns(conn, await fetch(conn, 0, bytes_max=_LARGE_BYTES))
+
+    async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False, caller: str = "") -> tuple[str, ...]:
+        pool = self._catalog if catalog else self._pool
+        async with self._turns.turn(caller):
+            return await explained(pool, sql, timeout_ms=timeout_ms)
 
     async def _rows(
         self, conn: Connection, wanted: int, bound: Bound, enter_large: Callable[[], Awaitable[None]]

@@ -34,6 +34,7 @@ _RECEIVED_AT: Final = 128
 """The offset of `tcpi_bytes_received` in Linux's `tcp_info`."""
 _CURSOR: Final = "tidefill_query"
 _DECLARE: Final = f"declare {_CURSOR} no scroll cursor for "
+_EXPLAIN: Final = f"explain {_DECLARE}"
 
 # Values of all types are read as Postgres's text. These settings fix its format, and users cannot change them.
 _SESSION: Final[Mapping[str, str]] = MappingProxyType(
@@ -65,12 +66,29 @@ async def reading(pool: Pool, sql: str, *, timeout_ms: int) -> AsyncGenerator[Co
 
     Raises Invalid with Postgres's message and the position in `sql`, or Unavailable.
     """
+    async with _read_only_transaction(pool, _DECLARE, timeout_ms) as conn:
+        await one_statement(conn, _encoded(_DECLARE + sql))
+        yield conn
+
+
+async def explained(pool: Pool, sql: str, *, timeout_ms: int) -> tuple[str, ...]:
+    """Return the lines of the plan of a query, which is confined as in `reading`. Raises as it does."""
+    async with _read_only_transaction(pool, _EXPLAIN, timeout_ms) as conn:
+        # With parameters, even none, libpq uses the extended protocol, which refuses a second statement.
+        conn.pgconn.send_query_params(_encoded(_EXPLAIN + sql), None)
+        *_, plan = await conn.wait(execute(conn.pgconn))
+        if plan.status != ExecStatus.TUPLES_OK:
+            raise errors.error_from_result(plan, encoding="utf-8")
+        return tuple((plan.get_value(row, 0) or b"").decode() for row in range(plan.ntuples))
+
+
+@asynccontextmanager
+async def _read_only_transaction(pool: Pool, prefix: str, timeout_ms: int) -> AsyncGenerator[Connection]:
+    """Open a transaction with a timeout, in which a statement that begins with `prefix` runs."""
     assert timeout_ms > 0, timeout_ms
-    text = _encoded(_DECLARE + sql)
-    with refused_as_said(timeout_ms=timeout_ms, prefix=_DECLARE):
+    with refused_as_said(timeout_ms=timeout_ms, prefix=prefix):
         async with pool.connection() as conn, asyncio.timeout(timeout_ms / 1000 + GRACE_SECONDS), conn.transaction():
             await conn.execute(f"set local statement_timeout = {timeout_ms:d}".encode())
-            await one_statement(conn, text)
             yield conn
 
 

@@ -122,7 +122,7 @@ def _statement(cursor: Cursor) -> Statement:
     return parser
 
 
-def _explain(cursor: Cursor) -> views.Explain | views.ExplainBackfill:
+def _explain(cursor: Cursor) -> views.Explain | views.ExplainBackfill | views.ExplainSelect:
     return views.parse_explain(cursor, _statement)
 
 

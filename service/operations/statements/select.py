@@ -10,23 +10,28 @@ from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.operations.status.staleness import notices_of
 from service.sql.statements.select import CATALOG_PREFIX, Select
+from service.sql.statements.views import ExplainSelect
+
+
+@handles(ExplainSelect, needs=Role.VIEWER)
+async def _explain(call: Call, statement: ExplainSelect) -> Outcome:
+    known, catalog, _ = await _read(call, statement.select)
+    timeout = call.limit("statement_timeout", known)
+    plan = call.world.reader.explain(
+        statement.select.sql, timeout_ms=timeout, catalog=catalog, caller=call.asked_by.actor
+    )
+    try:
+        lines = await unless(call.gone, plan)
+    except Invalid as error:
+        place = None if error.position is None else error.position + statement.offset
+        raise Invalid(error.message, position=place) from None
+    return Outcome("EXPLAIN", (("QUERY PLAN", "text"),), tuple((line,) for line in lines))
 
 
 @handles(Select, needs=Role.VIEWER)
 async def _select(call: Call, statement: Select) -> Outcome:
-    catalog = statement.catalog
-    async with call.world.stores.begin() as tx:
-        for name in statement.relations:
-            found = await named(tx, name)
-            if found is not None and not found.readable:
-                raise found.unreadable
-            # A name without a schema is a user's relation if one exists, and otherwise a catalog relation.
-            catalog = catalog or (found is None and name.startswith(CATALOG_PREFIX))
-        known = SystemParameters.of(await tx.parameters.all())
-        notices = await notices_of(tx, statement.relations)
+    known, catalog, notices = await _read(call, statement)
     quota = bound_of(known, call.asked_by.role, Quota.RESULT_BYTES)
-    if not (catalog or call.world.table_format.sql_reader):
-        raise Invalid(f"only {CATALOG_PREFIX} relations can be queried: the table format of others runs no SELECT")
     query = call.world.reader.query(
         statement.sql,
         row_limit=call.limit("row_limit", known),
@@ -43,3 +48,20 @@ async def _select(call: Call, statement: Select) -> Outcome:
         raise
     tag = f"SELECT {len(result.rows)}"
     return Outcome(tag, result.columns, result.rows, notices=notices, truncated=result.truncated)
+
+
+async def _read(call: Call, statement: Select) -> tuple[SystemParameters, bool, tuple[str, ...]]:
+    """Return the parameters, whether the query reads `rw_catalog`, and notices. Raises Invalid and Conflict."""
+    catalog = statement.catalog
+    async with call.world.stores.begin() as tx:
+        for name in statement.relations:
+            found = await named(tx, name)
+            if found is not None and not found.readable:
+                raise found.unreadable
+            # A name without a schema is a user's relation if one exists, and otherwise a catalog relation.
+            catalog = catalog or (found is None and name.startswith(CATALOG_PREFIX))
+        known = SystemParameters.of(await tx.parameters.all())
+        notices = await notices_of(tx, statement.relations)
+    if not (catalog or call.world.table_format.sql_reader):
+        raise Invalid(f"only {CATALOG_PREFIX} relations can be queried: the table format of others runs no SELECT")
+    return known, catalog, notices

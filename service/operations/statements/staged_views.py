@@ -4,11 +4,12 @@ Postgres checks the whole text first and gives the view's columns. The planner m
 types each of them from a SELECT over typed NULLs. Nothing is read. Next: `service.sql.queries.plan`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from service.domain.errors import Invalid
+from service.domain.order import Order
 from service.domain.stage_engine import with_engine
 from service.domain.strategy import Strategy
 from service.operations.offload import beside_views
@@ -43,6 +44,11 @@ class PlannedStage:
     driver: Relation
     output: int | None
 
+    @property
+    def node(self) -> RelationId:
+        """The node of the backfill order to which the stage belongs: the relation that it writes."""
+        return THE_RELATION if self.output is None else hidden_id(self.output)
+
 
 @dataclass(frozen=True, slots=True)
 class StagedView:
@@ -71,7 +77,7 @@ class StagedView:
     def order(self) -> tuple[tuple[RelationId, RelationId], ...]:
         """The backfill order of a Snapshot backfill: a stage comes after those that write what it reads."""
         edges = (
-            (read.relation, THE_RELATION if one.output is None else hidden_id(one.output))
+            (read.relation, one.node)
             for one in self.stages
             for read in one.stage.inputs
             if read.relation < THE_RELATION
@@ -93,15 +99,6 @@ def check_staged(world: World, statement: CreateMaterializedView, strategy: Stra
             " SET streaming_use_snapshot_backfill = true, or streaming_use_arrangement_backfill = true",
             position=place,
         )
-    if strategy.scan_type is ScanType.SNAPSHOT_BACKFILL and statement.order.edges:
-        first = statement.order.edges[0][0].position
-        if not acyclic([(before.name, after.name) for before, after in statement.order.edges]):
-            raise Invalid(CYCLE, position=first)
-        raise Invalid(
-            f"backfill_order = FIXED is not supported for {what} in a snapshot backfill, where stages have an order:"
-            " SET streaming_use_snapshot_backfill = false",
-            position=first,
-        )
 
 
 def check_store_engine(choice: EngineChoice) -> None:
@@ -122,6 +119,14 @@ class NamedOrder:
     notices: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class WalkedOrder:
+    """A backfill order over what stages write, and the same in names as the user gave it."""
+
+    order: Order
+    named: NamedOrder
+
+
 async def arranged_order(
     world: World,
     statement: CreateMaterializedView,
@@ -139,6 +144,33 @@ async def arranged_order(
         edges = tuple(edge for edge in found if used.issuperset(edge))
         return NamedOrder(edges) if acyclic(edges) else NamedOrder(notices=(CYCLE,))
     return NamedOrder(bind_order(statement.order, used, {*known, *views}))
+
+
+def walked_order(statement: CreateMaterializedView, staged: StagedView, names: Collection[str]) -> WalkedOrder:
+    """Return the order of a Snapshot backfill: that of the stages, and what FIXED says of the relations that they walk.
+
+    `names` are those that a user may write. Raises Invalid and NotFound.
+    """
+    used = {staged.relations[one.relation].name for _, one in staged.occurrences}
+    edges = bind_order(statement.order, used, names)
+    walked: dict[str, set[RelationId]] = {}
+    for one in staged.stages:
+        if one.stage.driver.relation > THE_RELATION:
+            walked.setdefault(one.driver.name, set()).add(one.node)
+    pairs = [(x, y) for before, after in edges for x in walked.get(before, ()) for y in walked.get(after, ())]
+    order = tuple(dict.fromkeys((*staged.order, *pairs)))
+    if not acyclic(order):
+        message = (
+            "backfill_order contradicts the order of the view's stages, or puts two branches of one UNION in an order:"
+            " SET streaming_use_snapshot_backfill = false gives each relation a scan of its own"
+        )
+        raise Invalid(message, position=statement.order.edges[0][0].position)
+    looked_up = sorted({name for edge in edges for name in edge} - walked.keys())
+    notices = tuple(
+        f'"{name}" is looked up, so all its rows are there from the start: backfill_order does not concern it'
+        for name in looked_up
+    )
+    return WalkedOrder(order, NamedOrder(edges, notices))
 
 
 def arranged(staged: StagedView, scans: Sequence[NewTableScan]) -> tuple[NewFragment, ...]:
@@ -190,8 +222,7 @@ async def plan_stages(
 
 
 def _for_engine(one: PlannedStage, known: Mapping[RelationId, Relation], engine: EngineChoice) -> PlannedStage:
-    target = known[THE_RELATION if one.output is None else hidden_id(one.output)]
-    return replace(one, stage=with_engine(with_spark(one.stage, known, target), engine))
+    return replace(one, stage=with_engine(with_spark(one.stage, known, known[one.node]), engine))
 
 
 async def _names(world: World, statement: CreateMaterializedView) -> Sequence[str]:
@@ -201,7 +232,7 @@ async def _names(world: World, statement: CreateMaterializedView) -> Sequence[st
     if not columns:
         raise Invalid("a view needs a column", position=offset + 1)
     named = (name if name != "?column?" else f"column{number}" for number, (name, _) in enumerate(columns, 1))
-    return [checked_column(name, offset + 1) for name in named]
+    return [checked_column(name, offset + 1) for name in statement.named([*named])]
 
 
 async def _typed(world: World, draft: Draft, known: Mapping[RelationId, Relation], place: int) -> Planned:

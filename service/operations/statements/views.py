@@ -41,6 +41,7 @@ from service.operations.statements.staged_views import (
     check_staged,
     check_store_engine,
     plan_stages,
+    walked_order,
 )
 from service.operations.verify import worker_rpc
 from service.operations.world import World
@@ -147,8 +148,9 @@ async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
     planned = await plan_stages(world, view, found.relations, found.queries, asked_engine(call.session))
     if strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL:
         return _plan_of(dot((await arranged_order(world, view, planned, found.relations, found.queries)).edges))
+    walked = walked_order(view, planned, {*found.relations, *found.queries})
     names = {id_: relation.name for id_, relation in planned.relations.items()}
-    return _plan_of(dot(tuple((names[before], names[after]) for before, after in planned.order)))
+    return _plan_of(dot(tuple((names[before], names[after]) for before, after in walked.order)))
 
 
 async def _explained(world: World, view: StagedView, planned: _Planned) -> Iterable[str]:
@@ -271,7 +273,8 @@ async def _planned_stages(
     if strategy.scan_type is not ScanType.ARRANGEMENT_BACKFILL:
         staged = await plan_stages(world, statement, found.relations, found.queries, engine)
         scans = await _scans(call, statement, strategy, [(one.driver, one.stage, one.output) for one in staged.stages])
-        return staged, staged.relation, staged.hidden, scans, staged.order, NamedOrder()
+        walked = walked_order(statement, staged, {*found.relations, *found.queries})
+        return staged, staged.relation, staged.hidden, scans, walked.order, walked.named
     check_store_engine(engine)
     staged = await plan_stages(world, statement, found.relations, found.queries, engine)
     named_order = await arranged_order(world, statement, staged, found.relations, found.queries)

@@ -120,9 +120,7 @@ def _check_width(inner: Block, width: int, place: int) -> None:
         raise Invalid("the subquery has another number of columns than what it is compared with", position=place)
 
 
-def _nulls_compared(
-    block: Block, values: Sequence[exp.Expr], inner: Block, place: int
-) -> tuple[exp.Expr | None, ...]:
+def _nulls_compared(block: Block, values: Sequence[exp.Expr], inner: Block, place: int) -> tuple[exp.Expr | None, ...]:
     """Return what can be NULL in a NOT IN: the value itself, and None for that of the subquery. Refuse rows of such."""
     mine = tuple(value for value in values if not _sure(value, block))
     theirs = () if all(_sure(one.value, inner) for one in inner.outputs) else (None,)

@@ -6,8 +6,9 @@ from typing import Final
 
 from service.domain.adaptive import Asked
 from service.domain.errors import Invalid
+from service.sql.statements.select import Select
 from service.sql.statements.statement import Parser, Parsers, Statement
-from service.sql.text.cursor import Cursor
+from service.sql.text.cursor import Cursor, checked_column
 from service.sql.text.options import rate_limit, read_options
 from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind, syntax_error
 from service.sql.text.tree import Tree, parse_tree
@@ -55,6 +56,14 @@ class CreateMaterializedView(Statement):
     resource_group: str | None = None
     sql: str = field(default="", compare=False)
     """The query as written."""
+    columns: tuple[str, ...] = ()
+    """The names that a column list gives the first columns. The others keep those of the query."""
+
+    def named(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the view's columns, where the query gives `names`. Raises Invalid."""
+        if len(self.columns) > len(names):
+            raise Invalid("too many column names were specified", position=self.query.start + 1)
+        return (*self.columns, *names[len(self.columns) :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,14 @@ class Explain(Statement):
     """EXPLAIN, the plan that the view would have."""
 
     view: CreateMaterializedView
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainSelect(Statement):
+    """EXPLAIN of a SELECT, Postgres's plan of it. The SELECT begins at `offset` of the statement."""
+
+    select: Select
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +91,7 @@ class ExplainBackfill(Statement):
 def _create(cursor: Cursor) -> CreateMaterializedView:
     if_not_exists = cursor.accept("if", "not", "exists")
     name = cursor.relation()
-    if cursor.token.is_symbol("("):
-        raise Invalid("a column list is not supported: name the columns in the query", position=cursor.token.position)
+    columns = _column_list(cursor)
     options = read_options(cursor, known=_OPTIONS) if cursor.accept("with") else {}
     cursor.expect("as")
     if not cursor.token.begins_query:
@@ -88,12 +104,27 @@ def _create(cursor: Cursor) -> CreateMaterializedView:
         query=parse_tree(cursor.text, cursor.rest),
         text=cursor.text.strip(),
         sql=cursor.text[cursor.rest[0].start : cursor.rest[-1].start],
+        columns=columns,
         limited="backfill_rate_limit" in options,
         backfill_rate_limit=rate_limit(options.get("backfill_rate_limit")),
         order=order,
         serverless=options[_SERVERLESS].boolean() if _SERVERLESS in options else None,
         resource_group=options["resource_group"].string() if "resource_group" in options else None,
     )
+
+
+def _column_list(cursor: Cursor) -> tuple[str, ...]:
+    """Read the names in parentheses behind a view's name. Empty if there are none."""
+    names: list[str] = []
+    if not cursor.accept_symbol("("):
+        return ()
+    while not names or cursor.accept_symbol(","):
+        place = cursor.token.position
+        names.append(checked_column(cursor.name(), place))
+        if names[-1] in names[:-1]:
+            raise Invalid(f'column "{names[-1]}" specified more than once', position=place)
+    cursor.expect_symbol(")")
+    return tuple(names)
 
 
 def _order(tokens: Sequence[Token]) -> BackfillOrder:
@@ -130,7 +161,7 @@ def _name(cursor: Cursor) -> OrderedName:
     return OrderedName(name, typed, first.position, qualified=last is not first)
 
 
-def parse_explain(cursor: Cursor, statement: Parser) -> Explain | ExplainBackfill:
+def parse_explain(cursor: Cursor, statement: Parser) -> Explain | ExplainBackfill | ExplainSelect:
     """Parse the rest of EXPLAIN; `statement` parses what is explained. Raises Invalid."""
     token = cursor.token
     of_backfill = token.is_symbol("(") and not cursor.rest[1].is_word(*QUERY_WORDS)
@@ -139,9 +170,12 @@ def parse_explain(cursor: Cursor, statement: Parser) -> Explain | ExplainBackfil
     elif token.is_word("analyze", "verbose", "explain"):
         raise Invalid(f"EXPLAIN {token.text.upper()} is not supported", position=token.position)
     place, view = cursor.token.position, statement(cursor)
+    if isinstance(view, Select) and not of_backfill:
+        return ExplainSelect(view, place - 1)
     if not isinstance(view, CreateMaterializedView):
         command = "EXPLAIN (backfill)" if of_backfill else "EXPLAIN"
-        raise Invalid(f"{command} is of CREATE MATERIALIZED VIEW", position=place)
+        others = "" if of_backfill else " and of SELECT"
+        raise Invalid(f"{command} is of CREATE MATERIALIZED VIEW{others}", position=place)
     return ExplainBackfill(view) if of_backfill else Explain(view)
 
 

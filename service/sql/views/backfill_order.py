@@ -4,7 +4,7 @@ AUTO reads the other sides of a join before the left-most one (`service.sql.quer
 unions has no join, so there all values but FIXED mean the same: no edges.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
@@ -49,9 +49,9 @@ def _vertex(name: str) -> str:
     return f'"{SCHEMA}.{escaped}"'
 
 
-def acyclic(edges: Iterable[tuple[str, str]]) -> bool:
+def acyclic(edges: Iterable[tuple[Hashable, Hashable]]) -> bool:
     """Whether an order can be followed."""
-    graph: TopologicalSorter[str] = TopologicalSorter()
+    graph: TopologicalSorter[Hashable] = TopologicalSorter()
     for before, after in edges:
         graph.add(after, before)
     try:

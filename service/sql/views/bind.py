@@ -102,7 +102,10 @@ def _nullable(scan: BoundScan, typed: Sequence[Column], place: int) -> bool:
 
 
 def _bind(statement: CreateMaterializedView, catalog: "_Catalog") -> BoundView:
-    branches = _branches(statement.query, catalog)
+    first, *others = _branches(statement.query, catalog)
+    names = statement.named([one.name for one in first.outputs])
+    outputs = [replace(one, name=name) for one, name in zip(first.outputs, names, strict=True)]
+    branches = [replace(first, outputs=outputs), *others]
     _check_names(branches[0].outputs)
     known = {*catalog.relations, *catalog.views}
     order = bind_order(statement.order, [branch.scope.relation.name for branch in branches], known)

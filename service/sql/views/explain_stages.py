@@ -64,15 +64,14 @@ def stages_text(
     ]
     needed = {index for one in stages for index in one.indexes}
     arranged = strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL
-    ordered = "each stage after those that it reads"
-    if arranged:
-        edges = ", ".join(f"{before} -> {after}" for before, after in order)
-        ordered = f"FIXED({edges})" if edges else "NONE"
+    edges = ", ".join(f"{before} -> {after}" for before, after in order)
+    fixed = [f"FIXED({edges})"] if edges else []
+    ordered = (fixed or ["NONE"]) if arranged else [*fixed, "each stage after those that it reads"]
     return (
         f"StreamMaterialize {{ {_stored(relation)} }}",
         *lines,
         f"Backfill strategy: {strategy.scan_type}, because {strategy.why}",
-        f"Backfill order: {ordered}",
+        f"Backfill order: {', '.join(ordered)}",
         *(["Note: groups and padded rows are written again while their inputs are read"] if arranged else []),
         *(["Backfill worker: its own, until the job merges"] if serverless else []),
         *warnings([one.stage for one in stages], relations, needed, known),

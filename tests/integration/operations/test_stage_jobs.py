@@ -176,8 +176,6 @@ async def test_what_stages_cannot_be_is_refused(here: Here) -> None:
         await here.run(JOINED, stage_engine="spark", **ARRANGEMENT)
     with pytest.raises(Invalid, match="create a materialized view, then a sink FROM it"):
         await here.run("create sink s as select count(*) from orders with (connector = 'blackhole')")
-    with pytest.raises(Invalid, match="backfill_order = FIXED is not supported"):
-        await here.run(JOINED.replace(" as ", " with (backfill_order = FIXED(orders -> customers)) as ", 1))
     world = replace(here.world, table_format=Capabilities())
     with pytest.raises(Invalid, match="need a state store that computes them"):
         await dispatch.run(world, JOINED, session={}, asked_by=A_TEST)
@@ -191,6 +189,59 @@ async def test_u12_a_refusal_names_the_true_reason(here: Here) -> None:
     for query in ("select * from ix", "select count(*) from ix"):
         with pytest.raises(Conflict, match='index "ix" cannot be read'):
             await here.run(f"create materialized view m as {query}")
+
+
+TWO_WALKED = (
+    "create materialized view m with (backfill_order = FIXED({})) as select o.customer, o.n, c.regions from"
+    " (select customer, count(*) as n from orders group by customer) o join"
+    " (select id, count(region) as regions from customers group by id) c on c.id = o.customer"
+)
+
+
+@pytest.mark.parametrize(("first", "second"), [("orders", "customers"), ("customers", "orders")])
+async def test_u12_a_snapshot_backfill_of_stages_has_an_order_of_what_it_walks(
+    here: Here, first: str, second: str
+) -> None:
+    plan = await here.stored(TWO_WALKED.format(f"{first} -> {second}"))
+    waiting = {scan.upstream.name: scan.waiting for scan in plan.table_scans}
+    assert waiting[first] is False
+    assert waiting[second] is True
+    async with here.stores.begin() as tx:
+        scans = (await tx.fragments.scans([plan.id]))[plan.id]
+    hidden = {one.upstream.name: plan.written_by(one).name for one in plan.table_scans}
+    assert {scan.upstream: scan.awaits for scan in scans}[second] == (hidden[first],)
+
+
+async def test_u12_an_order_of_what_is_looked_up_says_that_it_is_complete(here: Here) -> None:
+    order = JOINED.replace(" as ", " with (backfill_order = FIXED(customers -> orders)) as ", 1)
+    shown = await here.run(f"explain {order}")
+    assert "FIXED(customers -> orders)" in "\n".join(line for (line,) in shown.rows)
+    plan = await here.stored(order)
+    assert [scan.waiting for scan in plan.table_scans] == [False]
+    with pytest.raises(Invalid, match="has a cycle"):
+        await here.run(TWO_WALKED.format("orders -> customers, customers -> orders").replace("view m", "view n"))
+    with pytest.raises(Invalid, match="'regions' specified in backfill_order is not used in the query"):
+        await here.run(TWO_WALKED.format("orders -> regions").replace("view m", "view n"))
+
+
+async def test_u11_a_column_list_names_the_first_columns_of_a_view(here: Here) -> None:
+    plan = await here.stored(JOINED.replace("view m", "view m (number)"))
+    assert [one.name for one in plan.relation.visible] == ["number", "region"]
+    with pytest.raises(Invalid, match="too many column names were specified"):
+        await here.run(JOINED.replace("view m", "view n (a, b, c)"))
+    with pytest.raises(Invalid, match='column "region" specified more than once'):
+        await here.run(JOINED.replace("view m", "view n (region)"))
+
+
+async def test_u11_explain_of_a_select_is_the_plan_of_postgres(here: Here) -> None:
+    found = await here.run("explain select pg_typeof(1) where false")
+    assert found.columns == (("QUERY PLAN", "text"),)
+    assert "One-Time Filter: false" in str(found.rows)
+    with pytest.raises(Invalid, match='column "nothing" does not exist') as refused:
+        await here.run("explain select nothing")
+    assert refused.value.position == len("explain select ") + 1
+    with pytest.raises(Invalid, match="pg_sleep is not allowed here"):
+        await here.run("explain select pg_sleep(1)")
 
 
 async def test_explain_names_the_stages(here: Here) -> None:
