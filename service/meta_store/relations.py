@@ -22,6 +22,8 @@ _COLUMN: Final = func.jsonb_build_array(
     relation_column.c.hidden,
     relation_column.c.key_position,
     relation_column.c.descending,
+    relation_column.c.length,
+    relation_column.c.default_value,
     type_=JSONB,
 )
 
@@ -37,14 +39,16 @@ COLUMNS: Final = (
 
 def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:
     """Return the relation of a row with the columns `id name kind vnode_count columns`."""
-    keys = sorted((place, name, descending) for name, _, _, _, place, descending in row.columns if place is not None)
+    keys = sorted((place, name, down) for name, _, _, _, place, down, *_ in row.columns if place is not None)
     return Relation(
         id=RelationId(row.id),
         name=row.name,
         kind=RelationKind(row.kind),
         columns=tuple(
-            Column(name=name, type=ColumnType.parse(kind), nullable=nullable, hidden=hidden)
-            for name, kind, nullable, hidden, _, _ in row.columns
+            Column(
+                name=name, type=ColumnType.parse(kind), nullable=nullable, hidden=hidden, length=length, default=default
+            )
+            for name, kind, nullable, hidden, _, _, length, default in row.columns
         ),
         key=tuple(KeyColumn(name=name, descending=descending) for _, name, descending in keys),
         vnode_count=row.vnode_count,
@@ -86,6 +90,8 @@ async def store_columns(connection: AsyncConnection, relation: RelationId, of: R
                 "hidden": column.hidden,
                 "key_position": place,
                 "descending": descending,
+                "length": column.length,
+                "default_value": column.default,
             }
         )
     await connection.execute(insert(relation_column).values(rows))

@@ -156,7 +156,7 @@ class ColumnType:
 
     @classmethod
     def declared(cls, text: str) -> Self:
-        """Return the type that a user declares, of a table's column or in a cast. Raises ValueError as `parse` does,
+        """Return the type of a cast or of an external column. Raises ValueError as `parse` does,
         and for an unbounded numeric.
         """
         kind = cls.parse(text)
@@ -228,6 +228,8 @@ ColumnTypeField = Annotated[
 class Column(BaseModel):
     """One column of a relation. A hidden column is stored but not visible: a view's upstream key, a
     table's `_row_id`.
+
+    `length` is the n of `varchar(n)`, in characters. `default` is a constant in Postgres's SQL.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -236,6 +238,13 @@ class Column(BaseModel):
     type: ColumnTypeField
     nullable: bool = True
     hidden: bool = False
+    length: int | None = None
+    default: str | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether a new row has to give a value."""
+        return not self.nullable and self.default is None
 
 
 class ComputedColumn(Column):

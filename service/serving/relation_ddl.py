@@ -11,7 +11,7 @@ from typing import Final
 
 from psycopg import sql
 
-from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
+from service.protocol.columns import Column, KeyColumn, TypeName
 from service.protocol.ids import GraphId, RelationId
 from service.protocol.relation import ALIVE, Relation, RelationKind
 from service.serving.connections import trusted
@@ -43,6 +43,8 @@ _WHY: Final = {
     TypeName.TIMESTAMPTZ: f"a timestamptz {_YEARS}",
     TypeName.NUMERIC: "NaN cannot be kept",
 }
+_UNBOUNDED: Final = (("<", "numeric '-Infinity'"), (">", "numeric 'Infinity'"))
+"""A numeric with a precision is never infinite."""
 
 
 def table(relation: RelationId) -> sql.Identifier:
@@ -157,7 +159,7 @@ def checks_of(columns: Sequence[Column]) -> Iterator[sql.Composed]:
             sql.Identifier(f"column_{number}_exact"),
             condition,
             sql.Literal(column.name),
-            sql.Literal(_why(column.type)),
+            sql.Literal(_why(column)),
         )
 
 
@@ -168,7 +170,7 @@ def names(columns: Sequence[Column]) -> sql.Composed:
 
 def digest(relation: Relation) -> str:
     """Return a digest of the stored layout. It detects an id that a restored meta store has used again."""
-    shape = relation.model_dump(mode="json", include={"kind", "columns", "key", "vnode_count"})
+    shape = relation.model_dump(mode="json", include={"kind", "columns", "key", "vnode_count"}, exclude_none=True)
     return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -183,16 +185,21 @@ def _condition(column: Column) -> sql.Composed | None:
     side = sql.SQL("all ({})").format(value) if column.type.array else sql.SQL("{}").format(value)
     conditions = [
         sql.SQL("{} {} {}").format(trusted(bound), trusted(operator), side)
-        for operator, bound in _BOUNDS.get(column.type.name, ())
+        for operator, bound in (*_BOUNDS.get(column.type.name, ()), *(_UNBOUNDED if column.type.unbounded else ()))
     ]
+    if column.length is not None:
+        conditions.append(sql.SQL("char_length({}) <= {}").format(value, column.length))
     if column.type.array:
         # Spark's arrays have one dimension and no lower bound. Both expressions are NULL for NULL and empty arrays.
         conditions.append(sql.SQL("coalesce(array_ndims({0}) = 1 and array_lower({0}, 1) = 1, true)").format(value))
     return sql.SQL(" and ").join(conditions) if conditions else None
 
 
-def _why(kind: ColumnType) -> str:
-    reasons = [_WHY[kind.name]] if kind.name in _WHY else []
+def _why(column: Column) -> str:
+    kind = column.type
+    reasons = ["NaN and infinity cannot be kept"] if kind.unbounded else [_WHY[kind.name]] if kind.name in _WHY else []
+    if column.length is not None:
+        reasons.append(f"value too long for type character varying({column.length})")
     if kind.array:
         reasons.append("an array must have one dimension and begin at index 1")
     return "; ".join(reasons)

@@ -31,7 +31,7 @@ FAMILIES: Final = (dml, indexes, jobs, logical_views, relations, select, setting
 _NOT_SUPPORTED: Final = frozenset(
     """abort analyze begin call checkpoint close cluster comment commit copy deallocate declare discard do end execute
     fetch grant import kill listen load lock merge move notify prepare reassign refresh reindex release reset revoke
-    rollback savepoint security start truncate unlisten use vacuum""".split()  # noqa: SIM905 - best read as words
+    rollback savepoint security start unlisten use vacuum""".split()  # noqa: SIM905 - best read as words
 )
 
 
@@ -140,5 +140,5 @@ PARSERS: Final[Parsers] = MappingProxyType(
 )
 """The parser of each statement, by its first words. Of several that match, the one with the most words parses it."""
 _WORDS_MAX: Final = max(map(len, PARSERS))
-_READ_WHOLE: Final = frozenset({*QUERY_WORDS, "insert", "update", "delete"})
+_READ_WHOLE: Final = frozenset({*QUERY_WORDS, "insert", "update", "delete", "truncate"})
 """Statements whose first word belongs to the text that sqlglot parses."""

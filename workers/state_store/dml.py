@@ -318,7 +318,7 @@ def _value(column: Column, given: set[str]) -> str:
         value = f"source.{quoted(column.name)}"
     else:
         # A row id is generated once, with its row; it is stored and never derived again.
-        value = "nextval('state.row_ids')" if column.name == ROW_ID else "null"
+        value = "nextval('state.row_ids')" if column.name == ROW_ID else column.default or "null"
     return f"{value}::{column.type} as {quoted(column.name)}"
 
 

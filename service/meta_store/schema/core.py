@@ -180,6 +180,8 @@ relation_column = Table(
     Column("hidden", Boolean, nullable=False),
     Column("key_position", Integer),
     Column("descending", Boolean, nullable=False, server_default=_FALSE),
+    Column("length", Integer),
+    Column("default_value", Text),
     UniqueConstraint("relation", "name", name="relation_column_name_is_unique"),
     UniqueConstraint("relation", "key_position", name="relation_column_key_position_is_unique"),
 )

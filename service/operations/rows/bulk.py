@@ -172,7 +172,7 @@ def chosen(relation: Relation, names: Sequence[str] | None) -> tuple[Column, ...
     _refuse("given twice", (name for name, count in Counter(names).items() if count > 1))
     visible = {column.name: column for column in relation.visible}
     _refuse("unknown", (name for name in names if name not in visible))
-    _refuse("missing", (column.name for column in relation.visible if not column.nullable and column.name not in names))
+    _refuse("missing", (column.name for column in relation.visible if column.required and column.name not in names))
     return tuple(visible[name] for name in names)
 
 

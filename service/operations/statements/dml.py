@@ -57,4 +57,5 @@ async def _delete(call: Call, statement: Delete) -> Outcome:
     relations = await _relations(call, statement)
     bound = await beside(call.world.parsers, call.text, bind_delete, statement, relations)
     delete = wire.Delete(id=await dml.reserve(call.world), relation=bound.relation, predicate=bound.predicate)
-    return Outcome(f"DELETE {await dml.run(call.world, delete, asked_by=call.asked_by, claim=call.claim)}")
+    rows = await dml.run(call.world, delete, asked_by=call.asked_by, claim=call.claim)
+    return Outcome("TRUNCATE_TABLE" if statement.truncate else f"DELETE {rows}")

@@ -9,6 +9,7 @@ from service.operations.jobs import lifecycle
 from service.operations.sources import create_table
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
+from service.operations.statements.staged_views import DESCRIBE_MS
 from service.ports.records import NewJob, NewSplitScan
 from service.protocol.plan import Connector
 from service.protocol.relation import Relation, RelationKind
@@ -21,6 +22,7 @@ async def _create(call: Call, statement: CreateTable) -> Outcome:
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
     sized = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, call.session))
     relation = table_relation(sized)
+    await _check_defaults(call, statement)
     if statement.options is None:
         new = lifecycle.table_job(relation, call.text)
     else:
@@ -29,6 +31,13 @@ async def _create(call: Call, statement: CreateTable) -> Outcome:
     await (lifecycle.finished if made.existed else lifecycle.created)(call.world, made.job, gone=gone)
     notices = (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',) if made.existed else ()
     return await call.made("CREATE_TABLE", statement.name, notices)
+
+
+async def _check_defaults(call: Call, statement: CreateTable) -> None:
+    """Raise Invalid, with Postgres's message, for a default that is no value of its column's type."""
+    given = [f"({one.default})::{one.type}" for one in statement.columns if one.default is not None]
+    if given:
+        await call.world.reader.describe(f"select {', '.join(given)}", timeout_ms=DESCRIBE_MS)
 
 
 def _filled(relation: Relation, connector: Connector, splits: int, text: str) -> NewJob:

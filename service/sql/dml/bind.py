@@ -209,5 +209,5 @@ def _assigned_column(scope: RowScope, node: exp.Expr) -> Column:
 
 def _require_not_null(relation: Relation, given_names: set[str], position: int) -> None:
     for column in relation.visible:
-        if not column.nullable and column.name not in given_names:
+        if column.required and column.name not in given_names:
             raise null_violation(relation, column.name, position)

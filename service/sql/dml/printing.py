@@ -37,6 +37,8 @@ class RowScope:
 
     def value(self, node: exp.Expr, column: Column) -> str:
         """Print the value for a column, cast to its type. Raises Invalid and NotFound."""
+        if _is_default(node) and column.default is not None:
+            return f"CAST({column.default} AS {column.type})"
         if isinstance(node, exp.Null) or _is_default(node):
             if not column.nullable:
                 raise null_violation(self.target, column.name, self.tree.position(node))

@@ -44,11 +44,12 @@ class Update(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Delete(Statement):
-    """DELETE from `target` at `position`; `dml.bind_delete` binds it."""
+    """DELETE from `target` at `position`, or TRUNCATE; `dml.bind_delete` binds it."""
 
     target: str
     position: int
     tree: Tree = field(repr=False)
+    truncate: bool = False
 
 
 def parse_insert(cursor: Cursor) -> Insert:
@@ -115,6 +116,23 @@ def _delete(cursor: Cursor) -> Delete:
     return Delete(*_target(tree), tree)
 
 
+def _truncate(cursor: Cursor) -> Delete:
+    cursor.expect("truncate")
+    cursor.accept("table")
+    first = cursor.token
+    target = cursor.relation()
+    sql = f"delete from {cursor.text[first.start : cursor.before.end]}"
+    if cursor.token.is_symbol(","):
+        raise Invalid("TRUNCATE takes one table", position=cursor.token.position)
+    if not cursor.accept("restart", "identity"):
+        cursor.accept("continue", "identity")
+    if cursor.token.is_word("cascade"):
+        raise Invalid("TRUNCATE .. CASCADE is not supported: truncate each table", position=cursor.token.position)
+    cursor.accept("restrict")
+    cursor.expect_end()
+    return Delete(target, first.position, parse_tree(sql, tokenize(sql)), truncate=True)
+
+
 def _changing(cursor: Cursor, *words: str) -> Tree:
     """Parse a whole UPDATE or DELETE. Its first words are skipped by the check, because a query must
     not contain them.
@@ -165,4 +183,9 @@ def _column_list(cursor: Cursor) -> tuple[tuple[str, int], ...]:
     return tuple(columns)
 
 
-PARSERS: Final[Parsers] = {("insert",): parse_insert, ("update",): _update, ("delete",): _delete}
+PARSERS: Final[Parsers] = {
+    ("insert",): parse_insert,
+    ("update",): _update,
+    ("delete",): _delete,
+    ("truncate",): _truncate,
+}

@@ -3,6 +3,7 @@
 A clause that tidefill would not enforce is refused.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,11 +19,14 @@ from service.sql.text.cursor import Cursor, checked_column
 from service.sql.text.options import connector_of, read_options, unexpected_options, vnode_count
 from service.sql.text.tokens import TokenKind, syntax_error
 
+VARCHAR_MAX: Final = 10_485_760
+"""The greatest length of a `varchar` in Postgres."""
+_VARCHAR: Final = re.compile(r"(?:varchar|character varying) ?\((\d{1,8})\)")
+
 UNBOUND: Final = RelationId(0)
 """A placeholder until the catalog assigns an id to the stored relation."""
 
 _REFUSED: Final = {
-    "default": "DEFAULT is not supported: give the value in the INSERT",
     "check": "CHECK is not supported: tidefill keeps no constraint but the primary key and NOT NULL",
     "references": "REFERENCES is not supported: tidefill keeps no constraint but the primary key and NOT NULL",
     "foreign": "FOREIGN KEY is not supported: tidefill keeps no constraint but the primary key and NOT NULL",
@@ -82,6 +86,7 @@ def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
         _element(cursor, table)
     cursor.expect_symbol(")")
     if follows(cursor):
+        _check_followed(table)
         return parse_follow(cursor, name, *_keyed(table), if_not_exists=if_not_exists)
     given = read_options(cursor, known=None) if cursor.accept("with") else {}
     size = given.pop("vnode_count", None)
@@ -94,6 +99,16 @@ def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
     columns, key = _keyed(table)
     options = {option.name: option.string() for option in given.values()} if given else None
     return CreateTable(name, columns, key, if_not_exists, None if size is None else vnode_count(size), options)
+
+
+def _check_followed(table: _Table) -> None:
+    for column in table.columns:
+        if column.default is not None or column.length is not None:
+            what = "DEFAULT" if column.default is not None else f"varchar({column.length})"
+            message = (
+                f'{what} is not supported for "{column.name}" of a table that follows another one: its values come'
+            )
+            raise Invalid(f"{message} from there, so declare the column without it")
 
 
 def table_relation(statement: CreateTable) -> Relation:
@@ -131,7 +146,7 @@ def _column(cursor: Cursor, table: _Table) -> None:
     name = checked_column(cursor.name(), place)
     if any(column.name == name for column in table.columns):
         raise Invalid(f'column "{name}" specified more than once', position=place)
-    kind, nullable = _type(cursor), True
+    kind, length, nullable, default = *_type(cursor), True, None
     while not cursor.token.is_symbol(",", ")"):
         constraint = cursor.token.position
         if cursor.accept("not", "null"):
@@ -139,14 +154,37 @@ def _column(cursor: Cursor, table: _Table) -> None:
         elif cursor.accept("primary", "key"):
             _declare_key(table, constraint)
             table.key.append((KeyColumn(name=name), place))
+        elif cursor.accept("default"):
+            default = _constant(cursor)
         elif not cursor.accept("null"):
             _refuse(cursor)
             raise syntax_error(cursor.token)
-    table.columns.append(Column(name=name, type=kind, nullable=nullable))
+    table.columns.append(Column(name=name, type=kind, nullable=nullable, length=length, default=default))
 
 
-def _type(cursor: Cursor) -> ColumnType:
-    """Read a type: words, an optional parenthesis, any number of `[]`. Raises Invalid."""
+def _constant(cursor: Cursor) -> str | None:
+    """Read the constant of a DEFAULT, and return it in Postgres's SQL. NULL is no default. Raises Invalid."""
+    first = cursor.token
+    if cursor.accept("null"):
+        return None
+    if cursor.token.is_symbol("-", "+") or cursor.token.is_word("date", "time", "timestamp", "timestamptz", "interval"):
+        cursor.advance()
+    value = cursor.advance()
+    if not (value.kind in (TokenKind.NUMBER, TokenKind.STRING) or value.is_word("true", "false")):
+        message = "DEFAULT takes a constant: give any other value in the INSERT"
+        raise Invalid(message, position=first.position)
+    if cursor.token.is_symbol(":"):
+        cursor.expect_symbol(":")
+        cursor.expect_symbol(":")
+        _type(cursor)
+    return cursor.text[first.start : cursor.before.end]
+
+
+def _type(cursor: Cursor) -> tuple[ColumnType, int | None]:
+    """Read a type: words, an optional parenthesis, any number of `[]`. The length is that of `varchar(n)`.
+
+    Raises Invalid.
+    """
     start = cursor.token
     if start.kind is not TokenKind.NAME or start.value in {"not", "null", "primary", *_REFUSED}:
         raise syntax_error(start)
@@ -164,7 +202,10 @@ def _type(cursor: Cursor) -> ColumnType:
     while cursor.token.is_symbol("[", "]"):
         words += cursor.advance().text
     try:
-        return ColumnType.declared(words)
+        limited = _VARCHAR.fullmatch(words)
+        if limited is not None and 1 <= int(limited[1]) <= VARCHAR_MAX:
+            return ColumnType(TypeName.TEXT), int(limited[1])
+        return ColumnType.parse(words), None
     except ValueError as error:
         raise Invalid(str(error), position=start.position) from None
 
