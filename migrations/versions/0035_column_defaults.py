@@ -1,13 +1,13 @@
 """The length of a varchar column and the default of a column (expand).
 
-Revision ID: 0032
-Revises: 0031
+Revision ID: 0035
+Revises: 0034
 """
 
 from alembic import op
 
-revision = "0032"
-down_revision = "0031"
+revision = "0035"
+down_revision = "0034"
 branch_labels = None
 depends_on = None
 
