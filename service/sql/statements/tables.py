@@ -202,12 +202,16 @@ def _type(cursor: Cursor) -> tuple[ColumnType, int | None]:
     while cursor.token.is_symbol("[", "]"):
         words += cursor.advance().text
     try:
-        limited = _VARCHAR.fullmatch(words)
-        if limited is not None and 1 <= int(limited[1]) <= VARCHAR_MAX:
-            return ColumnType(TypeName.TEXT), int(limited[1])
-        return ColumnType.parse(words), None
+        return _named_type(words)
     except ValueError as error:
         raise Invalid(str(error), position=start.position) from None
+
+
+def _named_type(words: str) -> tuple[ColumnType, int | None]:
+    limited = _VARCHAR.fullmatch(words)
+    if limited is not None and 1 <= int(limited[1]) <= VARCHAR_MAX:
+        return ColumnType(TypeName.TEXT), int(limited[1])
+    return ColumnType.parse(words), None
 
 
 def _words(cursor: Cursor) -> str:
