@@ -249,7 +249,8 @@ async def test_the_query_of_a_materialized_view_is_bound_through_all_of_them(her
 
 @pytest.mark.parametrize("kind", ["TABLE t", "VIEW v"])
 async def test_a_drop_waits_for_a_view_that_is_being_added_and_sees_it(here: Here, kind: str) -> None:
-    await here.run(VIEW)
+    if kind == "VIEW v":
+        await here.run(VIEW)
     async with here.stores.begin() as tx:
         found = await named(tx, kind[-1])
         assert found is not None
