@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from service.domain.source import Retention
-from service.protocol.cdc import Lsn, SourceReport
+from service.protocol.cdc import CdcScan, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 
 
@@ -193,6 +193,18 @@ class Following(Protocol):
 
     async def followed(self) -> Collection[SourceId]:
         """Return the sources with followed tables that still follow them."""
+        ...
+
+    async def begin_reload(self, fragment: FragmentId) -> None:
+        """Forget the number of rows that were read, because the next report may have fewer."""
+        ...
+
+    async def reload(self, scans: Mapping[FragmentId, CdcScan]) -> None:
+        """Replace the scans of followed tables. Broken ones are followed again."""
+        ...
+
+    async def restart(self, fragments: Collection[FragmentId]) -> None:
+        """Begin the histories of followed tables anew."""
         ...
 
     async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:

@@ -122,6 +122,19 @@ class Published(_Value):
     partitions: tuple[str, ...] = ()
     shape: Shape | None = None
     """None for a table that is followed since a release without it, until its worker has determined it."""
+    end: int = 0
+    """The end of the log at that moment, 0 if unknown."""
+
+
+class Sweep(_Value):
+    """How far a reload has removed the stored rows whose keys the external table has not.
+
+    Stored keys are compared in the order of storage. `after` is the last compared key: the vnode, and the key's columns
+    as texts. None: no key was compared yet.
+    """
+
+    after: tuple[str, ...] | None = None
+    over: bool = False
 
 
 class CdcScan(_Value):
@@ -147,6 +160,10 @@ class CdcScan(_Value):
     batch_rows: int = Field(default=1000, ge=1)
     timestamp: str | None = None
     published: Published | None = None
+    sweep: Sweep | None = None
+    """Set for a table that is read again over its stored rows (ALTER TABLE .. RELOAD). The sweep precedes the pages."""
+    reloaded_at: int = 0
+    """The end of the log when the reload began. Every page shows the transactions before it."""
     broken: str | None = None
     """Why the table stopped following: the change outside, and what to do. The worker applies nothing
     to it any more.
@@ -155,13 +172,15 @@ class CdcScan(_Value):
 
 class CdcTableReport(_Value):
     """The state of one followed table: why it stopped for good (`broken`), or why no page can be read
-    now (`waiting`). `published` is its new place in the publication, None where that stays as it was.
+    now (`waiting`). `published` is its new place in the publication, and `sweep` how far its stored rows are compared.
+    None where that stays as it was.
     """
 
     fragment: Bigint[FragmentId]
     broken: str | None = None
     waiting: str | None = None
     published: Published | None = None
+    sweep: Sweep | None = None
 
 
 class SourceReport(_Value):
@@ -265,7 +284,7 @@ def published_postgres(version: int) -> str:
 
 def published_of(row: Sequence[Any], system: str | None, known: Mapping[str, Shape]) -> Published:
     """Return the value of a result row of `published_postgres`. `known` are the known shapes, by their digests."""
-    _, _, table, publication, entries, partitions, _, _, digest, text, _ = row
+    _, _, table, publication, entries, partitions, _, _, digest, text, end = row
     shape = known[digest] if text is None else Shape.model_validate({**json.loads(text), "digest": digest})
     return Published(
         system=system,
@@ -274,6 +293,7 @@ def published_of(row: Sequence[Any], system: str | None, known: Mapping[str, Sha
         entries=tuple(entries),
         partitions=tuple(partitions),
         shape=shape,
+        end=end,
     )
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, model_validator
 
+from service.protocol.cdc import CdcScan
 from service.protocol.first_fault import first_fault
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
 from service.protocol.plan import ActorPlan, JobPlan
@@ -82,7 +83,16 @@ class Update(_Mutation):
     fragments: dict[Annotated[FragmentId, _ID], tuple[ActorPlan, ...]]
 
 
-Mutation = Annotated[
-    Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop | Update, Field(discriminator="type")
-]
-MUTATION: TypeAdapter[Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop | Update] = TypeAdapter(Mutation)
+class Reload(_Mutation):
+    """Read the history of followed tables again, over their stored rows: fragment -> its new scan.
+
+    It carries no positions, because the history begins anew. A broken table is followed again.
+    """
+
+    type: Literal["reload"] = "reload"
+    fragments: dict[Annotated[FragmentId, _ID], CdcScan]
+
+
+_Any = Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop | Update | Reload
+Mutation = Annotated[_Any, Field(discriminator="type")]
+MUTATION: TypeAdapter[_Any] = TypeAdapter(Mutation)

@@ -1,6 +1,6 @@
 """Sources, secrets and what follows in the meta store in memory; part of `fake_meta_store`."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -201,6 +201,25 @@ class FakeFollowing:
     async def followed(self) -> Collection[SourceId]:
         return {cdc.source.id for _, cdc in _followers(self.tables_, None)}
 
+    async def begin_reload(self, fragment: FragmentId) -> None:
+        for row in self.tables_.actors_of(fragment):
+            self.tables_.actors.put(row.id, replace(row, rows=0))
+
+    async def reload(self, scans: Mapping[FragmentId, CdcScan]) -> None:
+        for one, scan in scans.items():
+            row = self.tables_.fragments.get(one)
+            if row is not None and row.cdc is not None:
+                whole = replace(row, broken=None, broken_since=None, source_waiting=None)
+                self.tables_.fragments.put(one, replace(whole, cdc=scan))
+
+    async def restart(self, fragments: Collection[FragmentId]) -> None:
+        for one in fragments:
+            self.tables_.positions.put(one, {})
+            progress = self.tables_.scans[one]
+            self.tables_.scans.put(one, replace(progress, rows=0, rate=0.0, finished=False, at=None))
+            for actor in self.tables_.actors_of(one):
+                self.tables_.actors.put(actor.id, replace(actor, rows=0, finished=False))
+
     async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
@@ -211,8 +230,9 @@ class FakeFollowing:
             broken |= {one.fragment: one.broken for one in report.tables if one.broken is not None}
             for one in report.tables:
                 row = self.tables_.fragments.get(one.fragment)
-                if one.published is not None and row is not None and row.cdc is not None:
-                    cdc = row.cdc.model_copy(update={"published": one.published})
+                if row is not None and row.cdc is not None:
+                    new = {"published": one.published, "sweep": one.sweep}
+                    cdc = row.cdc.model_copy(update={name: part for name, part in new.items() if part is not None})
                     self.tables_.fragments.put(one.fragment, replace(row, cdc=cdc))
         told: list[Told] = []
         for report in newest.values():

@@ -28,6 +28,7 @@ from service.protocol.cdc import (
     SourceConnection,
     SourceReport,
     Split,
+    Sweep,
     published_of,
     published_postgres,
 )
@@ -44,7 +45,7 @@ from service.protocol.ids import (
     Term,
     WorkerId,
 )
-from service.protocol.mutation import Add, Mutation, Pause, Resume, Throttle, Update
+from service.protocol.mutation import Add, Mutation, Pause, Reload, Resume, Throttle, Update
 from service.protocol.plan import ActorPlan, FragmentKind, JobPlan, PositionState, SourceScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind, state_table
 from service.protocol.report import ActorReport, Collected
@@ -439,6 +440,8 @@ class CdcWorld:
     readable_after: int = 0
     places: dict[str, Published] = field(default_factory=dict[str, Published])
     """Where the tables were in the publication when they began to be followed."""
+    reloads: dict[FragmentId, CdcScan] = field(default_factory=dict[FragmentId, CdcScan])
+    """The scans of tables that are read again."""
     paused: bool = False
     limit: int | None = 0
     committed: int = 1
@@ -507,15 +510,7 @@ class CdcWorld:
         return self.executor.run(barrier)
 
     async def commit(self, collected: Collected, mutation: Mutation | None) -> None:
-        match mutation:
-            case Pause() | Resume():
-                self.paused = isinstance(mutation, Pause)
-            case Throttle(fragments=limits):
-                self.limit = next(iter(limits.values()))
-            case Update(fragments=fragments):
-                self.actors = len(next(iter(fragments.values())))
-            case _:
-                pass
+        self._acted(mutation)
         self.collected = collected
         read = sum(report.snapshot_rows for report in collected.of(ActorReport))
         assert not (self.paused and read), "I4: history was read while paused"
@@ -527,14 +522,36 @@ class CdcWorld:
                 self.finished.add(report.fragment)
         for relation in collected.relations:
             self.keys[relation.relation] = self.keys.get(relation.relation, 0) + relation.key_count_delta
-        for source in collected.of(SourceReport):
+        self._told(collected.of(SourceReport))
+        self.committed = collected.epoch
+        await self.check()
+
+    def _acted(self, mutation: Mutation | None) -> None:
+        match mutation:
+            case Pause() | Resume():
+                self.paused = isinstance(mutation, Pause)
+            case Throttle(fragments=limits):
+                self.limit = next(iter(limits.values()))
+            case Reload(fragments=scans):
+                for one in scans:
+                    self.broken.pop(one, None)
+                    self.stored[one] = {}
+                    self.finished.discard(one)
+            case Update(fragments=fragments):
+                self.actors = len(next(iter(fragments.values())))
+            case _:
+                pass
+
+    def _told(self, reports: Iterable[SourceReport]) -> None:
+        for source in reports:
             self.waiting = source.waiting
             self.offset, self.undecided = source.offset, source.undecided
             self.broken.update({table.fragment: table.broken for table in source.tables if table.broken is not None})
             names = {table.fragment: table.name for table in self.external.tables.values()}
             self.places |= {names[one.fragment]: one.published for one in source.tables if one.published is not None}
-        self.committed = collected.epoch
-        await self.check()
+            for one in source.tables:
+                if one.sweep is not None:
+                    self.reloads[one.fragment] = self.reloads[one.fragment].model_copy(update={"sweep": one.sweep})
 
     def job(self, table: Followed) -> JobPlan:
         stored = self.stored.get(table.fragment, {})
@@ -558,6 +575,9 @@ class CdcWorld:
         source = CdcSource(
             id=SOURCE, name="pg", slot="slot", publication="pub", offset=self.offset, undecided=self.undecided
         )
+        if table.fragment in self.reloads:
+            now = {"source": source, "published": self.places[table.name], "broken": self.broken.get(table.fragment)}
+            return self.reloads[table.fragment].model_copy(update=now)
         return CdcScan(
             source=source,
             external_schema="public",
@@ -585,6 +605,16 @@ class CdcWorld:
         }
         return Update(fragments=plans)
 
+    def reload(self, table: Followed) -> Reload:
+        """Begin the history of a table anew, as ALTER TABLE .. RELOAD does."""
+        found = self.external.admin.execute("select pg_current_xact_id()::text::bigint").fetchone()
+        assert found is not None
+        place = self.external.places()[table.name]
+        new = {"published": place, "sweep": Sweep(), "reloaded_at": place.end, "readable_after": found[0]}
+        self.places[table.name] = place
+        self.reloads[table.fragment] = self.scan(table).model_copy(update={**new, "broken": None})
+        return Reload(fragments={table.fragment: self.reloads[table.fragment]})
+
     def throttled(self, limit: int | None) -> Throttle:
         return Throttle(fragments={table.fragment: limit for table in self.external.tables.values()})
 
@@ -610,7 +640,8 @@ class CdcWorld:
         high, low = self.offset.split("/")
         held = self.external.at((int(high, 16) << 32) | int(low, 16))
         for table in self.external.tables.values():
-            if table.fragment in self.broken or not self.model:
+            reloading = table.fragment in self.reloads and table.fragment not in self.finished
+            if table.fragment in self.broken or reloading or not self.model:
                 continue
             names = ", ".join(name for name, _ in table.columns)
             stored = f"select {names} from {state_table(table.relation.id)}"

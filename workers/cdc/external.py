@@ -12,7 +12,7 @@ from service.protocol.cdc import SYSTEM_POSTGRES, lsn_of
 from service.protocol.quoting import quoted, quoted_text
 from workers.cdc.connecting import ANSWER_SECONDS, BRIEF_SECONDS, AwayError, ChangedError, Patient, asking, connect, sql
 from workers.cdc.fold import Key, Values
-from workers.cdc.keys import BEYOND, ExternalKey, ExternalTable, Stretch, regions_query, rows_query
+from workers.cdc.keys import BEYOND, ExternalKey, ExternalTable, Stretch, present_query, regions_query, rows_query
 from workers.cdc.log import MESSAGE_BYTES_MAX
 from workers.cdc.log_stream import LaterError, LogStream
 from workers.cdc.patience import Patience
@@ -254,6 +254,12 @@ class Session:
             found = ask(self.control, rows_query(table), _arrays(keys))
         rows: dict[Key, Values] = {keys[place - 1]: tuple(map(piece_of, row)) for place, *row in found}
         return rows, snapshot
+
+    def present(self, table: ExternalTable, keys: Sequence[Key]) -> tuple[set[Key], Snapshot]:
+        """Return which of these keys the table has, and the snapshot in which they were looked up."""
+        with reading(self.control, table) as snapshot:
+            found = ask(self.control, present_query(table), _arrays(keys))
+        return {keys[place - 1] for (place,) in found}, snapshot
 
     def table(self, table: ExternalTable) -> ExternalTable | None:
         """Return the table as the external catalog has it, with the collations of its key. None where it is missing.

@@ -12,6 +12,7 @@ After the log was read up to its determined end, the offset moves to that end, e
 Otherwise the slot would retain the log of idle tables for ever.
 """
 
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import psycopg
 
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, FragmentId
+from service.protocol.quoting import quoted
 from workers.cdc.apply import Applying, applying, is_refusal, reason_of
 from workers.cdc.budget import Budget
 from workers.cdc.connecting import PART_SECONDS, AwayError, ChangedError
@@ -47,7 +49,12 @@ READING_SECONDS: Final = 20.0
 ENDING_SECONDS: Final = 200.0
 """After this time an epoch is undone, because a barrier has 300 seconds in total."""
 TOO_LONG: Final = f"a transaction takes more than {WRITING_SECONDS:.0f} s to be written"
-REBUILD: Final = "DROP and CREATE the table again"
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def remedy(name: str) -> str:
+    """Return how a broken table is followed again. The cause has to be mended before, if it lasts."""
+    return f"ALTER TABLE {name if _PLAIN.fullmatch(name) else quoted(name)} RELOAD reads it again"
 
 
 @dataclass
@@ -66,7 +73,7 @@ class TableEpoch:
     fresh: Mapping[int, Sequence[Stretch]] = field(default_factory=dict[int, Sequence[Stretch]])
     snapshots: Mapping[int, Snapshot] = field(default_factory=dict[int, Snapshot])
     paged: int = 0
-    """The number of rows from pages."""
+    """The number of versions from pages."""
     broken: str | None = None
     watch: Watch = field(default_factory=lambda: Watch(None))
     patched: dict[Key, Snapshot] = field(default_factory=dict[Key, Snapshot])
@@ -89,7 +96,7 @@ class TableEpoch:
 
     def breaks(self, reason: str) -> None:
         """Stop following the table. `follow` then undoes this epoch's writes to it. The first reason counts."""
-        self.broken = self.broken or f"{reason}: {REBUILD}"
+        self.broken = self.broken or f"{reason}: {remedy(self.table.relation.name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +357,9 @@ class _Epoch:
     def _applies(self, table: TableEpoch, changes: Sequence[Change]) -> Applies:
         """Return the predicate for the halves of these changes that count."""
         patched = table.patched
-        if table.complete and not table.fresh:
+        # During a reload every row is stored, so a change counts also before its key is read again.
+        everywhere = table.complete or table.table.scan.sweep is not None
+        if everywhere and not table.fresh:
             return _unless_patched(patched)
         keys = list({key for _, *halves, _ in changes for key in halves if key is not None})
         regions = self.session.regions(table.table, keys, table.settled, table.fresh)
@@ -362,7 +371,7 @@ class _Epoch:
                 return not shown.shows(xid)
             region = regions.get(key)
             if region is None:
-                return False
+                return everywhere
             return region == SETTLED or table.truncated or not snapshots[region].shows(xid)
 
         return applies
@@ -376,6 +385,9 @@ class _Epoch:
         types = self.session.types(sent.columns)
         kept: list[Picked] = []
         for table, same in mine:
+            if table.table.scan.reloaded_at > self.reader.at and undecodable(table.table, sent, types) is not None:
+                # The pages show this transaction, which is older than the reload.
+                continue
             renamed = f"it was renamed to {sent.schema}.{sent.name}, if only for some time"
             reason = self._undecodable(table, sent, types) if same else renamed
             if reason is None:

@@ -121,6 +121,12 @@ def rows_query(table: ExternalTable) -> str:
     return f"select k.ord, {texts} from {table.rows} join ({_unnested(table)}) k on {same}"
 
 
+def present_query(table: ExternalTable) -> str:
+    """Return the query for the numbers of the keys that exist. Parameters and numbers are as in `rows_query`."""
+    same = " and ".join(f"t.{quoted(part.name)} = k.{quoted(part.name)}" for part in table.key)
+    return f"select k.ord from {table.rows} join ({_unnested(table)}) k on {same}"
+
+
 def regions_query(table: ExternalTable, settled: Sequence[Stretch], fresh: Mapping[int, Sequence[Stretch]]) -> str:
     """Return the query for the regions of keys, without those in `BEYOND`.
 

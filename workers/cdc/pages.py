@@ -22,23 +22,24 @@ import numpy as np
 import psycopg
 from pydantic import BaseModel
 
+from service.protocol.ids import Epoch
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
-from service.protocol.relation import state_table
+from service.protocol.relation import Relation, state_table
 from workers.backfill.actors import FragmentTask
 from workers.backfill.order import Position
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import ONE_VNODE, Block, PageSize, Positions, Span, pages
-from workers.cdc.apply import COPY_END, COPY_HEADER, is_refusal, reason_of
+from workers.cdc.apply import COPY_END, COPY_HEADER, Written, is_refusal, reason_of
 from workers.cdc.connecting import AwayError, ChangedError, HeldUpError, Patient, TooMuchError, cached, understanding
 from workers.cdc.external import ask, reading
 from workers.cdc.keys import ExternalTable, bound_query, keyed, page_query
 from workers.cdc.log import ROW_BYTES_MAX, ROW_TOO_LARGE
 from workers.cdc.snapshots import Snapshot
 from workers.cdc.streaming import stream
-from workers.state_store.connections import WRITING
+from workers.state_store.connections import BY_KEY, WRITING
 from workers.state_store.port import SqlStore
-from workers.state_store.statements import stored_columns
+from workers.state_store.statements import ENDED_AND_MADE, live_version, stored_columns, write
 
 _WRITE_BYTES: Final = 1 << 18
 """The size of one write: some thousand rows. It has many rows of each vnode, but lets both servers work in parallel."""
@@ -76,6 +77,9 @@ class PagesOutcome(BaseModel):
     actor: int
     positions: tuple[VnodePosition, ...] = ()
     snapshot_rows: int = 0
+    made: int | None = None
+    """How many versions a reload made. None: one for each row."""
+    ended: int = 0
     page_rows: int
     snapshot: str | None = None
     reading_seconds: float = 0.0
@@ -152,6 +156,8 @@ class _Copying:
     asked: list[_Asked] = field(default_factory=list[_Asked])
     overrun: float = 0.0
     """How many seconds it waited for the external database beyond the time slice."""
+    written: Written | None = None
+    """What a reload has written."""
     searching: float = field(default_factory=lambda: KEY_SECONDS)
     """How many seconds are left to find the key of a row."""
 
@@ -176,6 +182,8 @@ class _Copying:
             actor=self.index,
             positions=positions.take_changed(),
             snapshot_rows=rows,
+            made=None if self.written is None else self.written.made,
+            ended=0 if self.written is None else self.written.ended,
             page_rows=self.page_rows,
             snapshot=snapshot.text(),
             reading_seconds=_monotonic() - began,
@@ -265,11 +273,21 @@ class _Copying:
         """Yield the function that writes rows to the table. A refused row raises when the context ends, or earlier."""
         relation = self.copied.table.relation
         names = ", ".join(quoted(name) for name in stored_columns(relation))
-        into = f"copy {state_table(relation.id)} ({names}) from stdin (format binary)"
-        with store.cursor() as cursor, cursor.copy(_sql(into)) as copy:
+        reload = self.copied.table.scan.sweep is not None
+        target = f"pg_temp.reload_{relation.id}" if reload else state_table(relation.id)
+        if reload:
+            like = f"select {names} from {state_table(relation.id)} with no data"
+            store.execute(_sql(f"create temp table {target[8:]} on commit drop as {like}"))
+        with store.cursor() as cursor, cursor.copy(_sql(f"copy {target} ({names}) from stdin (format binary)")) as copy:
             copy.write(COPY_HEADER)
             yield copy.write
             copy.write(COPY_END)
+        if reload:
+            for statement in (f"analyze {target}", *BY_KEY):
+                store.execute(_sql(statement))
+            command = merge_command(relation, target, self.task.curr, stamp=self.copied.table.scan.timestamp)
+            ended, made = store.execute(_sql(command)).fetchall()[0]
+            self.written = Written(made=made, ended=ended)
 
     def key_of_refused(self, refused: _RefusedError) -> Position | None:
         """Return the key of the first refused row. None where the row has gone, or the time limit is exceeded."""
@@ -322,6 +340,20 @@ class _Copying:
                 raise
             return True
         return False
+
+
+def merge_command(relation: Relation, source: str, epoch: Epoch, *, stamp: str | None) -> str:
+    """Return the command that writes the rows of a table `source` that differ from the stored ones. Pure.
+
+    It returns one row: versions ended, and versions made. A row differs if any value has another binary form, because
+    equal numbers may have different digits. The time of its commit (`stamp`) does not count.
+    """
+    compared = [quoted(column.name) for column in relation.columns if column.name != stamp]
+    old, new = (", ".join(f"{row}.{name}" for name in compared) for row in ("t", "p"))
+    same = live_version(relation, "p", f"record_image_eq(row({old}), row({new})) as same")
+    names = ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
+    given = f"select {names}, true as _to from {source} p left join lateral ({same}) s on true where s.same is not true"
+    return f"with {write(relation, given, epoch)} select {ENDED_AND_MADE}"
 
 
 @contextmanager

@@ -37,25 +37,28 @@ class Watch:
 
     at_offset: Published | None
     """None where it is unknown."""
-    looks: list[tuple[int, Published]] = field(default_factory=list[tuple[int, Published]])
-    """Later looks that showed something new, each with the end of the log at that moment."""
+    looks: list[Published] = field(default_factory=list[Published])
+    """Later looks that showed something new."""
 
     @property
     def now(self) -> Published | None:
         """How the table was published at the last look."""
-        return self.looks[-1][1] if self.looks else self.at_offset
+        return self.looks[-1] if self.looks else self.at_offset
 
-    def saw(self, published: Published, end: int) -> None:
+    def saw(self, published: Published) -> None:
         """Accept what a look has shown."""
-        if self.at_offset is None or self.at_offset.shape is None:
+        before = self.now
+        if before is not None:
+            published = published.model_copy(update={"system": before.system})
+        if before is None or before.shape is None:
             self.at_offset = published
-        elif published != self.now:
-            self.looks.append((end, published))
+        elif published.model_copy(update={"end": before.end}) != before:
+            self.looks.append(published)
 
     def reached(self, offset: int) -> None:
         """Forget the looks before the offset, except for the last one."""
-        while self.looks and self.looks[0][0] <= offset:
-            self.at_offset = self.looks.pop(0)[1]
+        while self.looks and self.looks[0].end <= offset:
+            self.at_offset = self.looks.pop(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,6 @@ class Place:
     """The entry of a table in a publication. `columns` are the published ones. None: all of them."""
 
     now: Published
-    end: int
-    """The end of the log at the time of the look."""
     filtered: bool
     columns: frozenset[str] | None
 
@@ -109,10 +110,10 @@ def look(control: psycopg.Connection, publication: str, tables: Sequence[Watched
         raise AwayError(f'of a table that "{publication}" publishes: {error}') from error
     places: dict[tuple[str, str], Place] = {}
     for row in found:
-        schema, name, *_, condition, columns, _, _, end = row
+        schema, name, *_, condition, columns, _, _, _ = row
         sent = None if columns is None else frozenset(columns)
         now = published_of(row, None, known)
-        places[schema, name] = Place(now, int(end), filtered=condition is not None, columns=sent)
+        places[schema, name] = Place(now, filtered=condition is not None, columns=sent)
     of = Publication(publication, lacks, via_root)
     return [_looked_at(control, one, of, places.get(one.table.named)) for one in tables]
 
@@ -131,7 +132,7 @@ def _looked_at(control: psycopg.Connection, one: Watched, publication: Publicati
         or _partitions_changed(control, before, place.now.partitions)
     )
     if reason is None:
-        one.watch.saw(place.now.model_copy(update={"system": None if before is None else before.system}), place.end)
+        one.watch.saw(place.now)
     return reason
 
 

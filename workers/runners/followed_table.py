@@ -3,14 +3,15 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from service.protocol.cdc import CdcScan, CdcTableReport
+from service.protocol.cdc import CdcScan, CdcTableReport, Sweep
 from service.protocol.ids import Epoch
+from service.protocol.mutation import Mutation, Reload
 from service.protocol.plan import VnodePosition
 from service.protocol.report import ActorReport
 from workers.backfill.pace import Pace
@@ -19,6 +20,7 @@ from workers.cdc.keys import ExternalTable, stretches
 from workers.cdc.pages import Copied, PagesOutcome, PagesTask, copy_pages
 from workers.cdc.publication import Watch
 from workers.cdc.snapshots import Snapshot
+from workers.cdc.sweeping import Swept
 from workers.engines.rows import actor_indexes
 from workers.runners.history import HistoryScan
 from workers.runners.port import RunningEpoch
@@ -59,6 +61,10 @@ class FollowedTable(HistoryScan):
     watch: Watch = field(default_factory=lambda: Watch(None))
     """How the table was published, as accepted so far."""
     pace: Pace = field(default_factory=Pace)
+    sweep: Sweep | None = None
+    """How far a reload has compared the stored keys."""
+    swept: Swept | None = None
+    """The result of this epoch's comparison. It counts only after the log was read."""
     planned: PagesJob | None = None
     outcomes: list[PagesOutcome] = field(default_factory=list[PagesOutcome])
     """The results of this epoch's pages. They count only after the log was read."""
@@ -71,6 +77,20 @@ class FollowedTable(HistoryScan):
     def replan(self) -> None:
         """Discard the Spark job, because it has one partition per actor."""
         self.planned = None
+
+    def mutate(self, mutation: Mutation, now: float) -> None:
+        """Apply a mutation if it names this fragment."""
+        super().mutate(mutation, now)
+        if isinstance(mutation, Reload) and self.state.id in mutation.fragments:
+            self._reload(mutation.fragments[self.state.id])
+
+    def _reload(self, scan: CdcScan) -> None:
+        """Begin the history anew, over the stored rows."""
+        for actor in self.state.actors:
+            actor.positions = replace(actor.positions, by_vnode={}, changed=set())
+        self.scan, self.watch, self.sweep = scan, Watch(scan.published), scan.sweep
+        self.broken, self.told_finished = None, False
+        self.forget()
 
     def forget(self) -> None:
         """Discard the external table and the Spark job, because their sessions have ended."""
@@ -103,7 +123,8 @@ class FollowedTable(HistoryScan):
             complete=self.state.finished,
             fresh={o.actor: stretches(splits, {at.vnode: at for at in o.positions}) for o in read},
             snapshots={o.actor: Snapshot.parse(o.snapshot) for o in read if o.snapshot is not None},
-            paged=sum(outcome.snapshot_rows for outcome in read),
+            paged=sum(o.snapshot_rows if o.made is None else o.made for o in read),
+            ended=sum(outcome.ended for outcome in read) + (0 if self.swept is None else self.swept.ended),
             broken=self.broken,
             watch=self.watch,
         )
@@ -112,6 +133,8 @@ class FollowedTable(HistoryScan):
         """Record what an epoch did with the table, unless that was undone, and return the actors' reports."""
         counts = done is not None and done.broken is None
         outcomes = {outcome.actor: outcome for outcome in self.outcomes if counts}
+        if counts and self.swept is not None:
+            self.sweep = self.swept.sweep
         if done is not None and counts:
             epoch.wrote(self.target.id, inserted=done.paged + done.made, ended=done.ended)
         epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
@@ -127,6 +150,11 @@ class FollowedTable(HistoryScan):
             published = None
         else:
             self.scan = self.scan.model_copy(update={"published": published})
-        if self.broken is None and self.waiting is None and published is None:
+        sweep = None if self.sweep == self.scan.sweep else self.sweep
+        if sweep is not None:
+            self.scan = self.scan.model_copy(update={"sweep": sweep})
+        if self.broken is None and self.waiting is None and published is None and sweep is None:
             return None
-        return CdcTableReport(fragment=self.state.id, broken=self.broken, waiting=self.waiting, published=published)
+        return CdcTableReport(
+            fragment=self.state.id, broken=self.broken, waiting=self.waiting, published=published, sweep=sweep
+        )

@@ -26,14 +26,16 @@ from workers.backfill.pace import PAGE_ROWS_MIN
 from workers.backfill.scan import ScanState
 from workers.cdc.apply import applying
 from workers.cdc.backoff import SLOW_SECONDS, Backoff
-from workers.cdc.connecting import EPOCH_SECONDS, AwayError, ChangedError, understanding
+from workers.cdc.connecting import EPOCH_SECONDS, AwayError, ChangedError, HeldUpError, understanding
 from workers.cdc.external import Seen, Session
-from workers.cdc.following import REBUILD, Followed, TableEpoch, altered, follow
+from workers.cdc.following import Followed, TableEpoch, altered, follow, remedy
 from workers.cdc.keys import ExternalKey, ExternalTable
 from workers.cdc.log_stream import LaterError
 from workers.cdc.pages import Copied
 from workers.cdc.pgoutput import lsn_text
 from workers.cdc.publication import Watch
+from workers.cdc.snapshots import Snapshot
+from workers.cdc.sweeping import sweep
 from workers.runners.followed_table import FollowedTable, PagesJob
 from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
 
@@ -127,6 +129,7 @@ class SourceScans:
             scan=fragment.cdc,
             broken=fragment.cdc.broken,
             watch=Watch(fragment.cdc.published),
+            sweep=fragment.cdc.sweep,
         )
 
     def mutate(self, mutation: Mutation, now: float) -> None:
@@ -159,7 +162,7 @@ class SourceScans:
         self._commits = epoch.barrier.kind is not BarrierKind.BARRIER
         finished = {id_: table.state.finished for id_, table in self.tables.items()}
         for table in self.tables.values():
-            table.outcomes, table.waiting, table.timings_ms = [], None, {}
+            table.outcomes, table.swept, table.waiting, table.timings_ms = [], None, None, {}
         done: dict[FragmentId, TableEpoch] = {}
         self.seen, self.overrun, began = None, 0.0, epoch.clock()
         before = 0.0 if self.session is None else self.session.control.waited
@@ -256,6 +259,9 @@ class SourceScans:
         permits = table.permits(epoch)
         if all(allowed == 0 for allowed in permits):
             return
+        if table.sweep is not None and not table.sweep.over:
+            self._sweep(session, table, epoch, permits[0])
+            return
         began = epoch.clock()
         slice_seconds = table.pace.slice_seconds(epoch.share_seconds())
         task = table.pages_task(epoch.barrier.curr, permits, self.undecided)
@@ -268,15 +274,52 @@ class SourceScans:
         table.measured(slice_seconds=slice_seconds, job_seconds=epoch.clock() - began)
         _judge(table, session)
 
+    def _sweep(self, session: Session, table: FollowedTable, epoch: RunningEpoch, permits: int | None) -> None:
+        """Compare stored keys of a reloaded table with the external ones."""
+        assert table.table is not None
+        assert table.sweep is not None
+        until = epoch.clock() + table.pace.slice_seconds(epoch.share_seconds())
+
+        def may_show(snapshot: Snapshot) -> str | None:
+            if hidden := snapshot.hidden(self.undecided):
+                return f"transaction {hidden[0]} is committed but not yet visible"
+            if snapshot.xmin < table.scan.readable_after:
+                return f"transactions that began before the reload still run: {_older(session, table)}"
+            return None
+
+        try:
+            table.swept = sweep(
+                session,
+                epoch.stores.by_sql,
+                table.table,
+                table.sweep,
+                curr=epoch.barrier.curr,
+                may_show=may_show,
+                permits=permits,
+                more_time=lambda: epoch.clock() < until,
+            )
+        except HeldUpError as error:
+            table.waiting = str(error)
+            return
+        except ChangedError as error:
+            one = table.epoch()
+            altered(session, one, str(error))
+            table.broken = one.broken
+            return
+        table.waiting = table.swept.waiting
+        table.state.actors[0].budget = table.state.actors[0].budget.spent(table.swept.compared)
+
     def _take_back(self, epoch: RunningEpoch) -> None:
         """Undo the pages of this epoch, because they count only together with the log after them."""
-        written = [table for table in self.tables.values() if any(o.snapshot_rows for o in table.outcomes)]
+        written = [
+            table for table in self.tables.values() if table.swept or any(o.snapshot_rows for o in table.outcomes)
+        ]
         if written:
             with applying(epoch.stores.by_sql) as writing:
                 for table in written:
                     writing.undo(table.target.id, epoch.barrier.prev)
         for table in self.tables.values():
-            table.outcomes = []
+            table.outcomes, table.swept = [], None
 
     def _report(self, followed: Followed | None = None, *, waiting: str | None = None) -> SourceReport:
         """Return the report of the source, also where it was not read.
@@ -302,13 +345,17 @@ class _StillAwayError(AwayError):
     """The back-off has not ended, so the source is not tried in this epoch."""
 
 
+def _older(session: Session, table: FollowedTable) -> str:
+    return session.older(session.snapshot(), table.scan.readable_after)
+
+
 def _judge(table: FollowedTable, session: Session) -> None:
     """Record on the table why actors could not read. Raises AwayError where the external database does not answer."""
     for outcome in table.outcomes:
         if outcome.away is not None:
             raise AwayError(outcome.away)
         if outcome.broken is not None and table.broken is None:
-            table.broken = f"{outcome.broken}: {REBUILD}"
+            table.broken = f"{outcome.broken}: {remedy(table.target.name)}"
         if outcome.altered is not None and table.broken is None:
             one = table.epoch()
             altered(session, one, outcome.altered)
@@ -317,7 +364,7 @@ def _judge(table: FollowedTable, session: Session) -> None:
             table.waiting = outcome.waiting
         if outcome.behind:
             assert table.table is not None
-            older = session.older(session.snapshot(), table.scan.readable_after)
+            older = _older(session, table)
             table.waiting = f"transactions that began before the table was published still run: {older}"
 
 
@@ -346,5 +393,5 @@ def _looked_at(session: Session, table: FollowedTable) -> ExternalTable | None:
         table.broken = one.broken
         return None
     if found is None:
-        table.broken = f"the external table {described.name} was dropped or renamed: {REBUILD}"
+        table.broken = f"the external table {described.name} was dropped or renamed: {remedy(table.target.name)}"
     return found

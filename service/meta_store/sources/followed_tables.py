@@ -1,24 +1,25 @@
 """Store followed tables, and what is to be cleaned up in the external database after they are dropped."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, delete, exists, func, or_, select, update
-from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy import Row, Select, and_, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.domain.source import Retention
 from service.meta_store.documents import among, printable, recordset
 from service.meta_store.engine import OnConnection
-from service.meta_store.schema.core import TAKEN, backfill_position, fragment, job, scan_progress
+from service.meta_store.schema.core import TAKEN, actor, backfill_position, fragment, job, scan_progress
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.schema.sources import source as sources
 from service.meta_store.schema.sources import source_cleanup
 from service.meta_store.sources.sources import forget_source
 from service.ports.source_records import FollowedTable, Leftover, Measured, SourceCleanup, Told
-from service.protocol.cdc import CdcScan, CdcSource, Lsn, Published, SourceReport
+from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import PositionState
 
@@ -40,24 +41,45 @@ class PostgresFollowing(OnConnection):
         found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
         return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
 
+    async def begin_reload(self, fragment: FragmentId) -> None:
+        await self._connection.execute(update(actor).where(actor.c.fragment == fragment).values(rows=0))
+
+    async def reload(self, scans: Mapping[FragmentId, CdcScan]) -> None:
+        for one in sorted(scans):
+            # The table may have been dropped since.
+            mine = update(fragment).where(fragment.c.id == one, fragment.c.source.is_not(None))
+            whole = {"broken": None, "broken_since": None, "source_waiting": None}
+            await self._connection.execute(mine.values(cdc=json.loads(stored_scan(scans[one])), **whole))
+
+    async def restart(self, fragments: Collection[FragmentId]) -> None:
+        anew = {"rows": 0, "finished": False}
+        for changed in (
+            update(actor).where(among(actor.c.fragment, fragments)).values(anew),
+            delete(backfill_position).where(among(backfill_position.c.fragment, fragments)),
+            update(scan_progress).where(among(scan_progress.c.fragment, fragments)).values(**anew, rate=0, at=None),
+        ):
+            await self._connection.execute(changed)
+
     async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
         """Where several reports are on one source, the newest report counts, with the sum of their changes."""
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
-        published: dict[FragmentId, Published] = {}
+        parts: dict[FragmentId, dict[str, Any]] = {}
         for report in reports:
             before = newest.get(report.source)
             changes = report.changes + (0 if before is None else before.changes)
             newest[report.source] = report.model_copy(update={"changes": changes})
             broken |= {one.fragment: one.broken for one in report.tables if one.broken is not None}
-            published |= {one.fragment: one.published for one in report.tables if one.published is not None}
+            for one in report.tables:
+                new = one.model_dump(mode="json", include={"published", "sweep"}, exclude_none=True)
+                parts.setdefault(one.fragment, {}).update(new)
         if not newest:
             return ()
         known = await self._known(newest)
         told = [one for one in known.values() if newest[SourceId(one.relation)].waiting != one.waiting]
         breaks = [await self._break(fragment, why, now=now) for fragment, why in sorted(broken.items())]
-        for one, place in sorted(published.items()):
-            await self._publish(one, place)
+        for one, new in sorted(parts.items()):
+            await self._keep(one, new)
         for source in known:
             await self._store(newest[source], now=now)
         return [
@@ -114,11 +136,11 @@ class PostgresFollowing(OnConnection):
         )
         await self._connection.execute(update(fragment).where(changed).values(source_waiting=new.c.source_waiting))
 
-    async def _publish(self, one: FragmentId, place: Published) -> None:
-        """Store how a table is published now, so that the next worker compares with that."""
-        scan = func.jsonb_set(fragment.c.cdc, ["published"], place.model_dump(mode="json"))
-        mine = update(fragment).where(fragment.c.id == one, fragment.c.source.is_not(None))
-        await self._connection.execute(mine.values(cdc=scan))
+    async def _keep(self, one: FragmentId, parts: Mapping[str, Any]) -> None:
+        """Store new parts of a scan, so that the next worker begins with them."""
+        if parts:
+            mine = update(fragment).where(fragment.c.id == one, fragment.c.source.is_not(None))
+            await self._connection.execute(mine.values(cdc=fragment.c.cdc.op("||")(bindparam("parts", parts, JSONB))))
 
     async def _break(self, one: FragmentId, why: str, *, now: datetime) -> Told | None:
         """Store why a table broke. The first reason stays, because later ones are its consequences."""

@@ -27,7 +27,7 @@ from service.ports.meta_store import Transaction
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.cdc import SourceReport
 from service.protocol.ids import DATABASE_GRAPH, Epoch
-from service.protocol.mutation import Update
+from service.protocol.mutation import Mutation, Reload, Update
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, DmlReport
 from service.telemetry.log import logger
@@ -110,12 +110,14 @@ async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> None
     """Store the reports in the answers. The order is the lock order: sources, actors, positions."""
     answers = [answer for _, answer in collected]
     sources = [report for answer in answers for report in answer.of(SourceReport)]
+    mutations = [barrier.mutation for barrier, _ in collected]
+    reloads = [mutation.fragments for mutation in mutations if isinstance(mutation, Reload)]
+    for scans in reloads:
+        await tx.following.reload(scans)
     if sources:
         await store_sources(tx, sources, now=now)
-    for barrier, _ in collected:
-        # First, because the reports come from the actors of the Update.
-        if isinstance(barrier.mutation, Update):
-            await tx.actors.replace(barrier.mutation.fragments)
+    for mutation in mutations:
+        await _begin_anew(tx, mutation)
     await tx.fragments.record(answers, now=now)
     for barrier, report in ((barrier, report) for barrier, answer in collected for report in answer.reports):
         match report:
@@ -123,6 +125,17 @@ async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> None
                 pass  # Recorded above.
             case DmlReport(results=results, unfinished=unfinished):
                 await tx.statements.finish(results, epoch=barrier.curr, now=now, unfinished=unfinished)
+
+
+async def _begin_anew(tx: Transaction, mutation: Mutation | None) -> None:
+    """Apply what precedes the reports: they come from the actors of an Update, or begin a history anew."""
+    match mutation:
+        case Update(fragments=actors):
+            await tx.actors.replace(actors)
+        case Reload(fragments=scans):
+            await tx.following.restart(scans)
+        case _:
+            pass
 
 
 async def _settle(tx: Transaction, collected: Answered, epoch: Epoch, *, lease: timedelta, now: datetime) -> None:

@@ -17,7 +17,17 @@ from service.ports.records import Command
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.cdc import SourceReport
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
-from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
+from service.protocol.mutation import (
+    Add,
+    Mutation,
+    Pause,
+    Reload,
+    Resume,
+    StartFragmentBackfill,
+    Stop,
+    Throttle,
+    Update,
+)
 from service.protocol.report import ActorReport, Collected
 
 Answered = Sequence[tuple[Barrier, Collected]]
@@ -99,7 +109,7 @@ async def _take_effect(tx: Transaction, mutation: Mutation | None, *, epoch: Epo
             await tx.fragments.release(fragments)
         case Stop(jobs=jobs):
             await stop_jobs(tx, jobs, epoch=epoch, now=now)
-        case Add() | Update() | Pause() | Resume() | None:
+        case Add() | Update() | Reload() | Pause() | Resume() | None:
             pass
 
 

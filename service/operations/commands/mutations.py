@@ -16,7 +16,17 @@ from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, Generation, JobId
-from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
+from service.protocol.mutation import (
+    Add,
+    Mutation,
+    Pause,
+    Reload,
+    Resume,
+    StartFragmentBackfill,
+    Stop,
+    Throttle,
+    Update,
+)
 from service.protocol.stage import Stage
 
 APPLIED_WAIT: timedelta = timedelta(minutes=2)
@@ -123,6 +133,8 @@ async def _check(tx: Transaction, mutation: Mutation) -> None:
             return
         case Add():
             raise Invalid("an Add belongs to a CREATE statement and cannot be injected", pointer="/type")
+        case Reload():
+            raise Invalid("a Reload belongs to ALTER TABLE .. RELOAD and cannot be injected", pointer="/type")
         case Update():
             raise Invalid(
                 "an Update belongs to the parallelism of a job, and is made where that changes", pointer="/type"

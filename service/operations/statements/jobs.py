@@ -11,6 +11,7 @@ from service.operations.commands import limits, mutations
 from service.operations.jobs import lifecycle, rescaling
 from service.operations.jobs.standing import progress_of
 from service.operations.naming import existing
+from service.operations.sources import reload
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, tag
 from service.operations.status.listing import listed
@@ -23,6 +24,7 @@ from service.sql.statements.jobs import (
     CancelJobs,
     Flush,
     Recover,
+    ReloadTable,
     ShowJobs,
     Wait,
 )
@@ -63,6 +65,16 @@ async def _alter_parallelism(call: Call, statement: AlterParallelism) -> Outcome
         return replace(done, notices=("the cluster is under recovery: the change is deferred until it is over",))
     await mutations.applied(call.world, command)
     return done
+
+
+@handles(ReloadTable, needs=Role.OPERATOR)
+async def _reload(call: Call, statement: ReloadTable) -> Outcome:
+    entry = await _with_job(call, statement.name, RelationKind.TABLE)
+    if not entry.follows:
+        raise Invalid(f'"{statement.name}" does not follow an external table')
+    command = await reload.reload_table(call.world, entry, asked_by=call.asked_by)
+    await mutations.applied(call.world, command)
+    return Outcome(tag("ALTER", RelationKind.TABLE))
 
 
 @handles(AlterFragmentRateLimit, needs=Role.OPERATOR)

@@ -19,6 +19,7 @@ from service.sql.statements.jobs import (
     CancelJobs,
     Flush,
     Recover,
+    ReloadTable,
 )
 from service.sql.statements.logical_views import CreateView
 from service.sql.statements.relations import Drop
@@ -75,6 +76,7 @@ def told(statement: Statement, text: str) -> Told:  # noqa: C901, PLR0911 - one 
         case (
             AlterRateLimit(name=name)
             | AlterParallelism(name=name)
+            | ReloadTable(name=name)
             | CreateIndex(name=name)
             | CreateMaterializedView(name=name)
             | CreateTableFrom(name=name)

@@ -43,6 +43,13 @@ class AlterParallelism(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class ReloadTable(Statement):
+    """ALTER TABLE .. RELOAD."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class AlterFragmentRateLimit(Statement):
     """ALTER FRAGMENT .. SET RATE_LIMIT. The limit is as in `AlterRateLimit`."""
 
@@ -80,9 +87,12 @@ class Recover(Statement):
     """RECOVER."""
 
 
-def _alter(cursor: Cursor) -> AlterRateLimit | AlterParallelism:
+def _alter(cursor: Cursor) -> AlterRateLimit | AlterParallelism | ReloadTable:
     kind = job_kind(cursor, "ALTER")
     name = cursor.relation()
+    if kind is RelationKind.TABLE and cursor.accept("reload"):
+        cursor.expect_end()
+        return ReloadTable(name)
     for word in ("parallelism", "backfill_parallelism"):
         if cursor.accept("set", word):
             parallelism = _parallelism(cursor)

@@ -50,7 +50,7 @@ async def test_what_was_not_told_of_a_table_stops_it_and_no_other(
         await world.recover()
         await world.epoch()
         assert reason in world.broken[NUMBERS.fragment]
-        assert "DROP and CREATE the table again" in world.broken[NUMBERS.fragment]
+        assert "RELOAD reads it again" in world.broken[NUMBERS.fragment]
         assert [row[0] for row in await world.rows(NUMBERS)] == [0, 1, 2, 3, 4]
         assert (world.waiting, list(world.broken)) == (None, [NUMBERS.fragment])
         assert [row[0] for row in await world.rows(SPLIT)] == [0, 1, 2, 3, 4, 100]

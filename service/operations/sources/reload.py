@@ -1,0 +1,101 @@
+"""Run ALTER TABLE .. RELOAD: read a followed table again over its stored rows, so that its views and indexes stay.
+
+The external table is examined as for CREATE TABLE .. FROM, with the columns and the key that the followed table has.
+The columns' identities and the table's place in the publication are taken anew. A barrier then carries the new scan to
+the worker. From that epoch on the table is followed again, and its history is read from the beginning.
+"""
+
+from dataclasses import dataclass
+
+from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.external import ExternalTable, check_published, follower
+from service.domain.source import source_options
+from service.operations.sources import registry
+from service.operations.world import World
+from service.ports.audit import Asker
+from service.ports.records import CatalogEntry
+from service.ports.source_records import FollowedTable
+from service.protocol.cdc import CdcColumn, CdcScan, Shape, Sweep
+from service.protocol.ids import DATABASE_GRAPH, CommandId
+from service.protocol.mutation import Reload
+from service.protocol.plan import SourceScanPlan
+from service.protocol.relation import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """The external table as it is now, and the external columns of the followed ones."""
+
+    table: ExternalTable
+    carried: tuple[CdcColumn, ...]
+
+
+async def reload_table(world: World, entry: CatalogEntry, *, asked_by: Asker) -> CommandId:
+    """Enqueue the reload of a followed table. Raises Conflict, NotFound, Invalid and Unavailable."""
+    async with world.stores.begin() as tx:
+        tables = [one for one in await tx.following.tables() if one.job == entry.job]
+        plans = await tx.plans.of([entry.job])
+        source = await tx.sources.get(tables[0].source) if tables else None
+    scans = [part for plan in plans for part in plan.fragments if isinstance(part, SourceScanPlan)]
+    if not tables or not scans or source is None:
+        raise NotFound(f'table "{entry.relation.name}" does not exist', kind="relation")
+    _check_idle(tables[0])
+    at = await registry.reached(world, source)
+    before = scans[0].cdc
+    table = await world.external.table(at, before.external_schema, before.external_table)
+    if table is None:
+        shown = f"{before.external_schema}.{before.external_table}"
+        raise NotFound(f'table "{shown}" does not exist at {at.place}', kind="relation")
+    publication = await world.external.publication(at, source.publication)
+    if publication is None:
+        raise Invalid(f'publication "{source.publication}" of source {source.name} is gone: make the source anew')
+    columns = tuple(one for one in entry.relation.columns if one.name != before.timestamp)
+    shape = follower(table, publication, columns, entry.relation.key, timestamp=before.timestamp)
+    check_published(table, publication, may_add=source_options(source.options).create_publication)
+    now = world.clock.now()
+    readable_after, published = await world.replication.publish(at, source.publication, table.schema, table.name)
+    slot = await world.servers.slot(at, source.slot)
+    if slot is None or slot.why_lost is not None:
+        raise Invalid(f"source {source.name} can be followed no more: its replication slot is gone; make it anew")
+    scan = before.model_copy(
+        update={
+            "columns": shape.carried,
+            "total": table.rows,
+            "readable_after": readable_after,
+            "published": published,
+            "sweep": Sweep(),
+            "reloaded_at": published.end,
+            "broken": None,
+        }
+    )
+    _check_order(before, scan, entry.relation)
+    async with world.stores.begin(by=asked_by) as tx:
+        await tx.following.begin_reload(scans[0].id)
+        reload = Reload(fragments={scans[0].id: scan})
+        command = await tx.commands.add(DATABASE_GRAPH, reload, asked_by=asked_by.actor, now=now)
+        facts = {"source": source.name, "table": entry.relation.name, "asked_by": asked_by.actor, "command": command}
+        await tx.events.append("source.table_reloaded", facts, now=now)
+    world.signals.notify()
+    return command
+
+
+def _check_idle(table: FollowedTable) -> None:
+    """Raise Conflict if the history is being read, because that already reads the table as it is now."""
+    if table.broken is None and not table.finished:
+        raise Conflict(f'the history of "{table.name}" is being read: a reload begins after it')
+
+
+def _check_order(before: CdcScan, now: CdcScan, relation: Relation) -> None:
+    """Raise Invalid if the splits, which are ranges of a key column, do not have their order any more."""
+    if len(now.splits) == 1 or _collation(before) == _collation(now):
+        return
+    raise Invalid(
+        f'the key column "{now.split_column}" of "{relation.name}" has another collation now, and the table is read in '
+        "several parts of its order: DROP and CREATE the table"
+    )
+
+
+def _collation(scan: CdcScan) -> str | None:
+    shape: Shape | None = None if scan.published is None else scan.published.shape
+    column = None if shape is None else shape.named(scan.split_column)
+    return None if column is None else column.collation

@@ -1,0 +1,105 @@
+"""F6: ALTER TABLE .. RELOAD, from the statement to what its worker is told and what the meta store keeps."""
+
+from collections.abc import AsyncGenerator, Iterator
+
+import pytest
+
+from service.domain.errors import Conflict, Invalid, NotFound
+from service.operations.sources import shown
+from service.protocol.cdc import CdcTableReport, SourceReport, Sweep
+from service.protocol.plan import PositionState, SourceScanPlan, VnodePosition
+from service.protocol.report import ActorReport
+from tests.support.external import External, Following, external_database, following
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def external(postgres_url: str) -> Iterator[External]:
+    with external_database(postgres_url) as one:
+        one.run("create table orders (id bigint primary key, who varchar(20), paid numeric(12, 2))")
+        yield one
+
+
+@pytest.fixture
+async def here(database_url: str, external: External) -> AsyncGenerator[Following]:
+    async with following(database_url, external) as one:
+        await one.run(external.create_source())
+        await one.run("CREATE TABLE t (*) FROM pg TABLE 'public.orders'")
+        yield one
+
+
+async def plan_of(here: Following) -> SourceScanPlan:
+    async with here.world.stores.begin() as tx:
+        entry = await tx.catalog.named("t")
+        assert entry is not None
+        (plan,) = await tx.plans.of([entry.job])
+    assert plan.source_scan is not None
+    return plan.source_scan
+
+
+async def break_halfway(here: Following) -> SourceScanPlan:
+    """Have the worker read a part of the history, and then report the table as broken."""
+    plan = await plan_of(here)
+    (actor,) = plan.actors
+    at = VnodePosition(vnode=0, state=PositionState.IN_PROGRESS, rows=50, key=("50",))
+    read = ActorReport(
+        actor=actor.id,
+        fragment=plan.id,
+        rows=50,
+        snapshot_rows=50,
+        upstream_rows=0,
+        completed=False,
+        finished=False,
+        positions=(at,),
+    )
+    here.actors = [read]
+    await here.barrier()
+    here.actors = []
+    broken = CdcTableReport(fragment=plan.id, broken="a column is gone")
+    here.reports = [SourceReport(source=plan.cdc.source.id, offset="1/2", tables=(broken,))]
+    await here.barrier()
+    here.reports = []
+    assert (await plan_of(here)).cdc.broken == "a column is gone"
+    return plan
+
+
+async def test_f6_a_broken_table_begins_anew_with_the_columns_of_now(here: Following) -> None:
+    before = await break_halfway(here)
+    here.external.run("alter table orders drop column who", "alter table orders add column who varchar(30)")
+    assert (await here.run("ALTER TABLE t RELOAD")).tag == "ALTER_TABLE"
+    after = await plan_of(here)
+    (actor,) = after.actors
+    assert actor.positions == ()
+    assert (after.cdc.broken, after.cdc.sweep) == (None, Sweep())
+    assert [(column.name, column.type) for column in after.cdc.columns][1] == ("who", "character varying(30)")
+    assert after.cdc.published is not None
+    assert after.cdc.published.shape is not None
+    assert after.cdc.published.shape.named("who") != before.cdc.published.shape.named("who")  # type: ignore[union-attr]
+    assert after.cdc.readable_after > before.cdc.readable_after
+    assert after.cdc.reloaded_at > 0
+    (source,) = await shown.sources(here.world)
+    assert [table.state for table in source.tables] == ["backfilling"]
+    # How far the stored keys are compared is kept with the epoch.
+    sweep = CdcTableReport(fragment=after.id, sweep=Sweep(after=("0", "7")))
+    here.reports = [SourceReport(source=after.cdc.source.id, offset="1/3", tables=(sweep,))]
+    await here.barrier()
+    assert (await plan_of(here)).cdc.sweep == Sweep(after=("0", "7"))
+
+
+async def test_f6_what_cannot_be_reloaded_is_refused_with_the_reason(here: Following) -> None:
+    await here.run("CREATE TABLE own (a int PRIMARY KEY)")
+    with pytest.raises(Conflict, match='the history of "t" is being read'):
+        await here.run("ALTER TABLE t RELOAD")
+    with pytest.raises(Invalid, match='"own" does not follow an external table'):
+        await here.run("ALTER TABLE own RELOAD")
+    with pytest.raises(NotFound):
+        await here.run("ALTER TABLE none RELOAD")
+    await break_halfway(here)
+    here.external.run("alter table orders rename column who to whom")
+    with pytest.raises(Invalid, match='has no column "who"'):
+        await here.run("ALTER TABLE t RELOAD")
+    here.external.run("alter table orders rename column whom to who", "alter table orders alter who type int using 1")
+    with pytest.raises(Invalid, match='"who"'):
+        await here.run("ALTER TABLE t RELOAD")
+    assert (await plan_of(here)).cdc.broken == "a column is gone"
