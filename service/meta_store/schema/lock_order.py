@@ -60,5 +60,7 @@ A job, because KEY SHARE keeps it in its graph. A graph, because no command may 
 or ends.
 """
 
-DELETED_LAST: Final = frozenset({"source", "secret"})
-"""A dropped source is deleted with its own password after its last clean-up. Nobody else locks them by then."""
+DELETED_LAST: Final = frozenset({"source", "secret", "view_reference"})
+"""A dropped source is deleted after its last clean-up, with its own password and what referred to it. Nobody else locks
+these rows by then.
+"""
