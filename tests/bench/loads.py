@@ -81,8 +81,8 @@ def _measured(service: Service, rows: int, name: str, base: float, body: tuple[P
 
 def _query(rows: int) -> str:
     return (
-        f"SELECT g, g % {CUSTOMERS}, 'open', (g % 100000) / 100.0, timestamptz '2026-01-01' + g * interval '1 s'"
-        f" FROM generate_series(1, {rows}) g"
+        f"SELECT g, g % {CUSTOMERS}, 'open', ((g % 100000) / 100.0)::numeric(12, 2),"
+        f" timestamptz '2026-01-01' + g * interval '1 s' FROM generate_series(1, {rows}) g"
     )
 
 

@@ -146,6 +146,7 @@ def test_the_slices_of_a_load_soon_take_their_time(rate: float, fixed: float) ->
     """Whatever a table's rate is, a few epochs find it. No slice takes more than four times its aim."""
     pace, done = LoadPace(), 0
     load = staged(1, 10**9)
+    first = last = 0
     took = 0.0
     for _ in range(12):
         found = pace.cut([(load, done)], interval_ms=1000, budget_ms=2000)
