@@ -30,7 +30,7 @@ from workers.cdc.fold import Folded, Key, Lacking, Values
 from workers.cdc.pgoutput import NULL, Piece, piece_of
 from workers.state_store.connections import ANYHOW, BY_KEY, WRITING
 from workers.state_store.port import SqlStore
-from workers.state_store.statements import ENDED_AND_MADE, write
+from workers.state_store.statements import ENDED_AND_MADE, live_version, write
 
 SETUP: Final = (
     *WRITING,
@@ -205,6 +205,20 @@ def write_command(relation: Relation, epoch: Epoch) -> str:
         f"with typed as materialized (select _to, {typed} from {_beside(relation)}),"
         f" {write(relation, f'select {vnode} as _vnode, typed.* from typed', epoch)} select {ENDED_AND_MADE}"
     )
+
+
+def merge_command(relation: Relation, source: str, epoch: Epoch, *, stamp: str | None) -> str:
+    """Return the command that writes the rows of a table `source` that differ from the stored ones. Pure.
+
+    It returns one row: versions ended, and versions made. A row differs if any value has another binary form, because
+    equal numbers may have different digits. The time of its commit (`stamp`) does not count.
+    """
+    compared = [quoted(column.name) for column in relation.columns if column.name != stamp]
+    old, new = (", ".join(f"{row}.{name}" for name in compared) for row in ("t", "p"))
+    same = live_version(relation, "p", f"record_image_eq(row({old}), row({new})) as same")
+    names = ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
+    given = f"select {names}, true as _to from {source} p left join lateral ({same}) s on true where s.same is not true"
+    return f"with {write(relation, given, epoch)} select {ENDED_AND_MADE}"
 
 
 def _typed(text: str, kind: ColumnType) -> str:

@@ -12,29 +12,26 @@ After the log was read up to its determined end, the offset moves to that end, e
 Otherwise the slot would retain the log of idle tables for ever.
 """
 
-import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import psycopg
 
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, FragmentId
-from service.protocol.quoting import quoted
 from workers.cdc.apply import Applying, applying, is_refusal, reason_of
 from workers.cdc.budget import Budget
 from workers.cdc.connecting import PART_SECONDS, AwayError, ChangedError
-from workers.cdc.drift import named_otherwise
 from workers.cdc.external import Seen, Session, ask
 from workers.cdc.fold import Applies, Change, Folded, Key, Values, fold
-from workers.cdc.keys import FRESH, SETTLED, ExternalTable, Stretch, keyed
+from workers.cdc.keys import FRESH, SETTLED, keyed
 from workers.cdc.log import ROW_TOO_LARGE, LogReader, Part, Picked, Truncated, picked, undecodable
 from workers.cdc.log_stream import LaterError, LogStream
 from workers.cdc.pgoutput import TableSent, text_of
-from workers.cdc.publication import Watch, Watched, look
 from workers.cdc.snapshots import Snapshot
+from workers.cdc.table_epoch import TableEpoch, altered, has_other_names, look_at_publication
 from workers.state_store.port import SqlStore
 
 _TRIES: Final = 100
@@ -49,54 +46,6 @@ READING_SECONDS: Final = 20.0
 ENDING_SECONDS: Final = 200.0
 """After this time an epoch is undone, because a barrier has 300 seconds in total."""
 TOO_LONG: Final = f"a transaction takes more than {WRITING_SECONDS:.0f} s to be written"
-_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
-
-
-def remedy(name: str) -> str:
-    """Return how a broken table is followed again. The cause has to be mended before, if it lasts."""
-    return f"ALTER TABLE {name if _PLAIN.fullmatch(name) else quoted(name)} RELOAD reads it again"
-
-
-@dataclass
-class TableEpoch:
-    """One table in one epoch.
-
-    `settled` are the key ranges read in earlier epochs. `fresh` are those read in this epoch, by actor, and `snapshots`
-    the actors' snapshots.
-    """
-
-    fragment: FragmentId
-    table: ExternalTable
-    settled: Sequence[Stretch]
-    complete: bool
-    """Whether its history was complete before this epoch. Then every key counts, and no key range is looked up."""
-    fresh: Mapping[int, Sequence[Stretch]] = field(default_factory=dict[int, Sequence[Stretch]])
-    snapshots: Mapping[int, Snapshot] = field(default_factory=dict[int, Snapshot])
-    paged: int = 0
-    """The number of versions from pages."""
-    broken: str | None = None
-    watch: Watch = field(default_factory=lambda: Watch(None))
-    patched: dict[Key, Snapshot] = field(default_factory=dict[Key, Snapshot])
-    """Keys whose row was requested from the external database, with the snapshot in which it was read."""
-    truncated: bool = False
-    changes: int = 0
-    made: int = 0
-    ended: int = 0
-
-    @property
-    def delta(self) -> int:
-        """The change of the table's number of keys."""
-        return self.paged + self.made - self.ended
-
-    @property
-    def watched(self) -> Watched:
-        """The table as the next look at it needs it."""
-        key = () if self.complete else tuple(part.name for part in self.table.key)
-        return Watched(self.table, self.watch, ordered=key)
-
-    def breaks(self, reason: str) -> None:
-        """Stop following the table. `follow` then undoes this epoch's writes to it. The first reason counts."""
-        self.broken = self.broken or f"{reason}: {remedy(self.table.relation.name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +101,6 @@ def follow(
                 writing.undo(table.table.relation.id, barrier.prev)
     hidden = seen.snapshot.hidden([*undecided, *one.reader.xids])
     return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen)
-
-
-def look_at_publication(session: Session, tables: Sequence[TableEpoch]) -> None:
-    """Break the tables that were altered, or of which the publication may not have published every change."""
-    missing = look(session.control, session.publication, [table.watched for table in tables])
-    for table, reason in zip(tables, missing, strict=True):
-        if reason is not None:
-            table.breaks(reason)
-
-
-def altered(session: Session, table: TableEpoch, error: str) -> None:
-    """Break a table of which a query failed. The catalog has the cause, the error only its effect. Raises AwayError."""
-    look_at_publication(session, [table])
-    table.breaks(f"the external table changed: {error}")
 
 
 @dataclass
@@ -399,20 +334,13 @@ class _Epoch:
     def _undecodable(self, table: TableEpoch, sent: TableSent, types: Sequence[str]) -> str | None:
         """Return why the log's description of a table is not the one that is followed, None where it is."""
         reason = undecodable(table.table, sent, types)
-        if reason is None and not _named_otherwise(table, sent):
+        if reason is None and not has_other_names(table, sent):
             return None
         # The catalog has the cause, unless the table was altered again, or the change is not visible yet.
         look_at_publication(self.session, [table])
-        if table.broken is None and _named_otherwise(table, sent):
+        if table.broken is None and has_other_names(table, sent):
             return "its columns had other names when a row was changed, so a value may be that of another column"
         return reason
-
-
-def _named_otherwise(table: TableEpoch, sent: TableSent) -> bool:
-    before, now = table.watch.at_offset, table.watch.now
-    if before is None or now is None or before.shape is None or now.shape is None:
-        return False
-    return named_otherwise([column.name for column in sent.columns], before.shape, now.shape)
 
 
 def _unless_patched(patched: Mapping[Key, Snapshot]) -> Applies:

@@ -22,15 +22,14 @@ import numpy as np
 import psycopg
 from pydantic import BaseModel
 
-from service.protocol.ids import Epoch
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
-from service.protocol.relation import Relation, state_table
+from service.protocol.relation import state_table
 from workers.backfill.actors import FragmentTask
 from workers.backfill.order import Position
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import ONE_VNODE, Block, PageSize, Positions, Span, pages
-from workers.cdc.apply import COPY_END, COPY_HEADER, Written, is_refusal, reason_of
+from workers.cdc.apply import COPY_END, COPY_HEADER, Written, is_refusal, merge_command, reason_of
 from workers.cdc.connecting import AwayError, ChangedError, HeldUpError, Patient, TooMuchError, cached, understanding
 from workers.cdc.external import ask, reading
 from workers.cdc.keys import ExternalTable, bound_query, keyed, page_query
@@ -39,7 +38,7 @@ from workers.cdc.snapshots import Snapshot
 from workers.cdc.streaming import stream
 from workers.state_store.connections import BY_KEY, WRITING
 from workers.state_store.port import SqlStore
-from workers.state_store.statements import ENDED_AND_MADE, live_version, stored_columns, write
+from workers.state_store.statements import stored_columns
 
 _WRITE_BYTES: Final = 1 << 18
 """The size of one write: some thousand rows. It has many rows of each vnode, but lets both servers work in parallel."""
@@ -340,20 +339,6 @@ class _Copying:
                 raise
             return True
         return False
-
-
-def merge_command(relation: Relation, source: str, epoch: Epoch, *, stamp: str | None) -> str:
-    """Return the command that writes the rows of a table `source` that differ from the stored ones. Pure.
-
-    It returns one row: versions ended, and versions made. A row differs if any value has another binary form, because
-    equal numbers may have different digits. The time of its commit (`stamp`) does not count.
-    """
-    compared = [quoted(column.name) for column in relation.columns if column.name != stamp]
-    old, new = (", ".join(f"{row}.{name}" for name in compared) for row in ("t", "p"))
-    same = live_version(relation, "p", f"record_image_eq(row({old}), row({new})) as same")
-    names = ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
-    given = f"select {names}, true as _to from {source} p left join lateral ({same}) s on true where s.same is not true"
-    return f"with {write(relation, given, epoch)} select {ENDED_AND_MADE}"
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from service.protocol.mutation import Mutation, Reload
 from service.protocol.plan import VnodePosition
 from service.protocol.report import ActorReport
 from workers.backfill.pace import Pace
-from workers.cdc.following import TableEpoch
 from workers.cdc.keys import ExternalTable, stretches
 from workers.cdc.pages import Copied, PagesOutcome, PagesTask, copy_pages
 from workers.cdc.publication import Watch
 from workers.cdc.snapshots import Snapshot
 from workers.cdc.sweeping import Swept
+from workers.cdc.table_epoch import TableEpoch
 from workers.engines.rows import actor_indexes
 from workers.runners.history import HistoryScan
 from workers.runners.port import RunningEpoch

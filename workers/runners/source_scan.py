@@ -28,7 +28,7 @@ from workers.cdc.apply import applying
 from workers.cdc.backoff import SLOW_SECONDS, Backoff
 from workers.cdc.connecting import EPOCH_SECONDS, AwayError, ChangedError, HeldUpError, understanding
 from workers.cdc.external import Seen, Session
-from workers.cdc.following import Followed, TableEpoch, altered, follow, remedy
+from workers.cdc.following import Followed, follow
 from workers.cdc.keys import ExternalKey, ExternalTable
 from workers.cdc.log_stream import LaterError
 from workers.cdc.pages import Copied
@@ -36,6 +36,7 @@ from workers.cdc.pgoutput import lsn_text
 from workers.cdc.publication import Watch
 from workers.cdc.snapshots import Snapshot
 from workers.cdc.sweeping import sweep
+from workers.cdc.table_epoch import TableEpoch, altered, remedy
 from workers.runners.followed_table import FollowedTable, PagesJob
 from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
 
@@ -182,6 +183,7 @@ class SourceScans:
             told = self._report(waiting=str(error))
         reports: list[FragmentReport] = []
         for id_, table in self.tables.items():
+            table.watch.reached(self.offset)
             reports += table.take(done.get(id_), epoch, finishing=finished[id_])
         return [*reports, told]
 
@@ -220,8 +222,6 @@ class SourceScans:
             for one in mine:
                 self.tables[one.fragment].broken = one.broken
         self.offset, self.undecided, self.seen = followed.offset, followed.undecided, followed.seen
-        for table in tables:
-            table.watch.reached(self.offset)
         done.update({one.fragment: one for one in mine})
         if tables:
             tables[0].timings_ms["log"] = (epoch.clock() - began) * 1000

@@ -14,7 +14,8 @@ from service.operations.sources import registry
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.records import CatalogEntry
-from service.ports.source_records import FollowedTable
+from service.ports.source_records import FollowedTable, Source
+from service.ports.sources import Address
 from service.protocol.cdc import CdcColumn, CdcScan, Shape, Sweep
 from service.protocol.ids import DATABASE_GRAPH, CommandId
 from service.protocol.mutation import Reload
@@ -40,43 +41,42 @@ async def reload_table(world: World, entry: CatalogEntry, *, asked_by: Asker) ->
     if not tables or not scans or source is None:
         raise NotFound(f'table "{entry.relation.name}" does not exist', kind="relation")
     _check_idle(tables[0])
+    fragment, before, now = scans[0].id, scans[0].cdc, world.clock.now()
     at = await registry.reached(world, source)
-    before = scans[0].cdc
-    table = await world.external.table(at, before.external_schema, before.external_table)
-    if table is None:
-        shown = f"{before.external_schema}.{before.external_table}"
-        raise NotFound(f'table "{shown}" does not exist at {at.place}', kind="relation")
-    publication = await world.external.publication(at, source.publication)
-    if publication is None:
-        raise Invalid(f'publication "{source.publication}" of source {source.name} is gone: make the source anew')
-    columns = tuple(one for one in entry.relation.columns if one.name != before.timestamp)
-    shape = follower(table, publication, columns, entry.relation.key, timestamp=before.timestamp)
-    check_published(table, publication, may_add=source_options(source.options).create_publication)
-    now = world.clock.now()
-    readable_after, published = await world.replication.publish(at, source.publication, table.schema, table.name)
-    slot = await world.servers.slot(at, source.slot)
-    if slot is None or slot.why_lost is not None:
-        raise Invalid(f"source {source.name} can be followed no more: its replication slot is gone; make it anew")
-    scan = before.model_copy(
-        update={
-            "columns": shape.carried,
-            "total": table.rows,
-            "readable_after": readable_after,
-            "published": published,
-            "sweep": Sweep(),
-            "reloaded_at": published.end,
-            "broken": None,
-        }
+    outside = await _examined(world, at, source, before, entry.relation)
+    readable_after, published = await world.replication.publish(
+        at, source.publication, outside.table.schema, outside.table.name
     )
+    new = {"columns": outside.carried, "total": outside.table.rows, "readable_after": readable_after}
+    new |= {"published": published, "sweep": Sweep(), "reloaded_at": published.end, "broken": None}
+    scan = before.model_copy(update=new)
     _check_order(before, scan, entry.relation)
     async with world.stores.begin(by=asked_by) as tx:
-        await tx.following.begin_reload(scans[0].id)
-        reload = Reload(fragments={scans[0].id: scan})
+        await tx.following.begin_reload(fragment)
+        reload = Reload(fragments={fragment: scan})
         command = await tx.commands.add(DATABASE_GRAPH, reload, asked_by=asked_by.actor, now=now)
         facts = {"source": source.name, "table": entry.relation.name, "asked_by": asked_by.actor, "command": command}
         await tx.events.append("source.table_reloaded", facts, now=now)
     world.signals.notify()
     return command
+
+
+async def _examined(world: World, at: Address, source: Source, scan: CdcScan, relation: Relation) -> _Outside:
+    """Return the external table if it can be followed with the columns of the relation. Raises NotFound and Invalid."""
+    table = await world.external.table(at, scan.external_schema, scan.external_table)
+    if table is None:
+        shown = f"{scan.external_schema}.{scan.external_table}"
+        raise NotFound(f'table "{shown}" does not exist at {at.place}', kind="relation")
+    publication = await world.external.publication(at, source.publication)
+    if publication is None:
+        raise Invalid(f'publication "{source.publication}" of source {source.name} is gone: make the source anew')
+    slot = await world.servers.slot(at, source.slot)
+    if slot is None or slot.why_lost is not None:
+        raise Invalid(f"source {source.name} can be followed no more: its replication slot is gone; make it anew")
+    columns = tuple(one for one in relation.columns if one.name != scan.timestamp)
+    shape = follower(table, publication, columns, relation.key, timestamp=scan.timestamp)
+    check_published(table, publication, may_add=source_options(source.options).create_publication)
+    return _Outside(table, shape.carried)
 
 
 def _check_idle(table: FollowedTable) -> None:
