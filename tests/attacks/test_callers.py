@@ -1,6 +1,5 @@
 """Callers who hinder others: by signals, by their own logins, by slow queries, and by what is shown and stored."""
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -125,47 +124,15 @@ def test_s6_a_key_of_one_caller_answers_no_other(service: Service, bystander: By
     assert int(size) < 100_000
 
 
-def test_s7_names_of_tokens_and_secrets_and_literals_of_probes_are_for_admins(service: Service) -> None:
-    probe = "select count(*) from bystander where note = 'a secret word'"
-    service.run("CREATE SECRET hidden_secret WITH (backend = 'meta') AS 'x'")
-    service.patch("/v1/system-parameters", {"backfill_auto_probe_sql": probe})
-    with token(service, "hidden_token", "operator"), token(service, "watcher", "viewer") as viewer:
-        seen = {"viewer": "", "admin": ""}
-        for who, client in (("viewer", viewer), ("admin", service.http)):
-            for path in ("/v1/events", "/v1/system-parameters", "/v1/secrets", "/v1/audit"):
-                seen[who] += _all(client, path)
-            for sql in ("SHOW PARAMETERS", "SHOW SECRETS", "SELECT * FROM rw_catalog.rw_system_parameters"):
-                seen[who] += client.post("/v1/sql", json={"sql": sql}).text
-            for view in ("rw_events", "rw_event_logs"):
-                sql = f"SELECT * FROM rw_catalog.{view} LIMIT 10000"
-                seen["viewer"] += client.post("/v1/sql", json={"sql": sql}).text
-        for word in ("hidden_secret", "hidden_token", "a secret word"):
-            assert word not in seen["viewer"], re.findall(f".{{200}}{word}", str(seen["viewer"]))
-            assert word in seen["admin"]
-    service.patch("/v1/system-parameters", {"backfill_auto_probe_sql": "default"})
-
-
-def _all(client: httpx.Client, path: str) -> str:
-    """Return every page of a list."""
-    text, after = "", "0"
-    while after is not None:
-        answer = client.get(path, params={"after": after, "limit": 1000} if path == "/v1/events" else {}, timeout=60)
-        if answer.status_code == 403:
-            return text
-        text += answer.text
-        after = answer.json().get("next") if path == "/v1/events" else None
-    return text
-
-
 def test_s7_neither_hosts_nor_values_are_logged(service: Service) -> None:
     service.run("CREATE TABLE told (id int PRIMARY KEY)")
     with pytest.raises(ProblemError):
         service.run("INSERT INTO told VALUES ('a value of a statement')")
     with pytest.raises(ProblemError):
         service.sql("SELECT 'another value of a statement'::int")
-    check = {"host": "127.0.0.255", "port": 1, "user": "u", "password": "p", "database": "d"}
+    place = "hostname = '127.0.0.255', port = 1, username = 'u', password = 'p', database.name = 'd'"
     with pytest.raises(ProblemError):
-        service.post("/v1/sources/check", check)
+        service.run(f"CREATE SOURCE away WITH (connector = 'postgres-cdc', {place})")
     log = service.log.read_text(errors="replace")
     for path in (service.data_dir / "postgres").rglob("postgres-*.log"):
         log += path.read_text(errors="replace")
