@@ -13,7 +13,7 @@ from service.domain.source import Retention
 from service.ports.meta_store import Stores
 from service.ports.records import NewJob, NewSourceScan
 from service.ports.source_records import Leftover, Measured, NewSource, Password, Source
-from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split
+from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split, Sweep
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.report import ActorReport
@@ -176,6 +176,48 @@ async def test_its_progress_is_that_of_a_scan(stores: Stores) -> None:
             assert [one.id for one in await tx.jobs.backfilling()] == ([] if finished else [job.id])
             layouts = await tx.actors.layouts([job.id])
             assert layouts[job.id] == {plan.fragments[0].id: [((0, 0),)]}
+
+
+async def test_f6_a_reload_begins_a_history_anew(stores: Stores) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        job = await add_created(tx, new_follower(source, "t"))
+    fragment, before = await plan_of(stores, "t")
+    async with stores.begin() as tx:
+        (first,) = await tx.plans.of([job.id])
+    assert first.source_scan is not None
+    at = VnodePosition(vnode=Vnode(0), state=PositionState.COMPLETED, rows=50)
+    read = ActorReport(
+        actor=first.source_scan.actors[0].id,
+        fragment=fragment,
+        rows=50,
+        snapshot_rows=50,
+        upstream_rows=0,
+        completed=False,
+        finished=True,
+        positions=(at,),
+    )
+    broken = CdcTableReport(fragment=fragment, broken="a column is gone")
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(10, read)], now=NOW)
+        await tx.following.record([SourceReport(source=source.id, offset="0/20", tables=(broken,))], now=NOW)
+    scan = before.model_copy(update={"sweep": Sweep(), "reloaded_at": 7, "broken": None})
+    async with stores.begin() as tx:
+        await tx.following.begin_reload(fragment)
+    async with stores.begin() as tx:
+        await tx.following.reload({fragment: scan})
+        await tx.following.restart([fragment])
+    swept = CdcTableReport(fragment=fragment, sweep=Sweep(after=("0", "5")))
+    async with stores.begin() as tx:
+        await tx.following.record([SourceReport(source=source.id, offset="0/30", tables=(swept,))], now=NOW)
+        (table,) = await tx.following.tables()
+        assert (table.broken, table.finished, table.splits_completed) == (None, False, 0)
+        (plan,) = await tx.plans.of([job.id])
+        (progress,) = (await tx.fragments.scans([job.id]))[job.id]
+    assert plan.source_scan is not None
+    assert (plan.source_scan.cdc.sweep, plan.source_scan.cdc.reloaded_at) == (Sweep(after=("0", "5")), 7)
+    assert [actor.positions for actor in plan.source_scan.actors] == [()]
+    assert (progress.rows, progress.finished) == (0, False)
 
 
 async def test_what_is_new_is_told_once(stores: Stores) -> None:

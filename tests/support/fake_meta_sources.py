@@ -202,7 +202,7 @@ class FakeFollowing:
         return {cdc.source.id for _, cdc in _followers(self.tables_, None)}
 
     async def begin_reload(self, fragment: FragmentId) -> None:
-        for row in self.tables_.actors_of(fragment):
+        for row in self.tables_.of_fragment(fragment):
             self.tables_.actors.put(row.id, replace(row, rows=0))
 
     async def reload(self, scans: Mapping[FragmentId, CdcScan]) -> None:
@@ -217,7 +217,7 @@ class FakeFollowing:
             self.tables_.positions.put(one, {})
             progress = self.tables_.scans[one]
             self.tables_.scans.put(one, replace(progress, rows=0, rate=0.0, finished=False, at=None))
-            for actor in self.tables_.actors_of(one):
+            for actor in self.tables_.of_fragment(one):
                 self.tables_.actors.put(actor.id, replace(actor, rows=0, finished=False))
 
     async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:

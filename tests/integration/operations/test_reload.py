@@ -7,6 +7,7 @@ import pytest
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.operations.sources import shown
 from service.protocol.cdc import CdcTableReport, SourceReport, Sweep
+from service.protocol.ids import Vnode
 from service.protocol.plan import PositionState, SourceScanPlan, VnodePosition
 from service.protocol.report import ActorReport
 from tests.support.external import External, Following, external_database, following
@@ -42,7 +43,7 @@ async def break_halfway(here: Following) -> SourceScanPlan:
     """Have the worker read a part of the history, and then report the table as broken."""
     plan = await plan_of(here)
     (actor,) = plan.actors
-    at = VnodePosition(vnode=0, state=PositionState.IN_PROGRESS, rows=50, key=("50",))
+    at = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, rows=50, key=("50",))
     read = ActorReport(
         actor=actor.id,
         fragment=plan.id,
