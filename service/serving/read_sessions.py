@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from service.domain.sessions import Ended, SessionLimits
-from service.serving.connections import Pool, translated
+from service.serving.connections import Pool, translated, trusted
 from service.serving.sessions import END_MS
 
 _READ: Final = "^tidefill_read(_|$)"
@@ -39,7 +39,7 @@ class PostgresReadSessions:
         wanted = {"statement": limits.statement, "idle": limits.idle, "transaction": limits.transaction}
         with translated():
             async with self._pool.connection() as conn:
-                rows = await (await conn.execute(_END, wanted)).fetchall()
+                rows = await (await conn.execute(trusted(_END), wanted)).fetchall()
         return [
             Ended(pid, login, f"{why} was open for more than {taken.get(why, limits.transaction)}")
             for pid, login, why, ended in rows

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from service.protocol.ids import RelationId
-from service.serving.connections import Connection
+from service.serving.connections import Connection, trusted
 from service.telemetry.log import logger
 
 READERS: Final = "^tidefill_read(er)?(_|$)"
@@ -104,7 +104,7 @@ async def users(conn: Connection, names: Collection[str], *, older: str = "0s") 
 
 async def end_readers(conn: Connection, names: Collection[str]) -> None:
     """End the sessions of reading logins that hold a lock on one of these relations."""
-    for pid, login, ended in await (await conn.execute(_END_READERS, [list(names)])).fetchall():
+    for pid, login, ended in await (await conn.execute(trusted(_END_READERS), [list(names)])).fetchall():
         why = f"it reads a dropped relation whose name is used again: {', '.join(names)}"
         log.warning("session.ended", pid=pid, login=login, ended=ended, why=why)
 

@@ -1,6 +1,6 @@
 """Callers who hinder others: by signals, by their own logins, by slow queries, and by what is shown and stored."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -20,7 +20,7 @@ SLOW = "select count(*) from generate_series(1, 1000000) a, generate_series(1, 1
 
 
 @contextmanager
-def token(service: Service, name: str, role: str) -> Iterator[httpx.Client]:
+def token(service: Service, name: str, role: str) -> Generator[httpx.Client]:
     """The client of a token, which is revoked at the end."""
     made = service.post("/v1/tokens", {"name": name, "role": role})
     headers = {"Authorization": f"Bearer {made['text']}"}

@@ -56,7 +56,7 @@ async def test_u10_a_public_view_says_which_columns_are_its_key(store: Store) ->
     said = (
         "select attname, col_description(attrelid, attnum) from pg_attribute where attrelid = 'public.orders'::regclass"
     )
-    found = dict(await store.rows(f"{said} and attnum > 0"))
+    found = {name: text for name, text in await store.rows(f"{said} and attnum > 0")}
     assert {name for name, text in found.items() if text == "primary key"} == {part.name for part in ORDERS.key}
 
 

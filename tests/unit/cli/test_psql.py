@@ -31,9 +31,12 @@ class Logins:
 
 @pytest.fixture
 async def shown(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[bytes]:
-    monkeypatch.setattr(read_logins, "_password", lambda *_: "p@ss")
-    ports = {"read_place": PLACE, "read_logins": Logins()}
-    async with doors(BrokenStores(AssertionError("reached")), **ports) as http:
+    def password(*_: object) -> str:
+        return "p@ss"
+
+    monkeypatch.setattr(read_logins, "_password", password)
+    broken = BrokenStores(AssertionError("reached"))
+    async with doors(broken, read_place=PLACE, read_logins=Logins()) as http:
         yield (await http.get("/v1/read-login?password=true")).content
 
 
