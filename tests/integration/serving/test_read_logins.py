@@ -56,8 +56,8 @@ async def test_u10_a_public_view_says_which_columns_are_its_key(store: Store) ->
     said = (
         "select attname, col_description(attrelid, attnum) from pg_attribute where attrelid = 'public.orders'::regclass"
     )
-    found = {name: text for name, text in await store.rows(f"{said} and attnum > 0")}
-    assert {name for name, text in found.items() if text == "primary key"} == {part.name for part in ORDERS.key}
+    found = await store.rows(f"{said} and attnum > 0")
+    assert {name for name, text in found if text == "primary key"} == {part.name for part in ORDERS.key}
 
 
 @pytest.mark.parametrize("write", WRITES)
