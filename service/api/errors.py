@@ -18,10 +18,12 @@ from starlette.routing import Match
 
 from service.domain.errors import (
     Conflict,
+    Deadlocked,
     Deposed,
     Exhausted,
     Fenced,
     Forbidden,
+    InUse,
     Invalid,
     MetaError,
     NotFound,
@@ -96,6 +98,8 @@ KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
         UnderRecovery: Kind("under-recovery", 503, "The graph is recovering"),
         Unreachable: Kind("unreachable", 503, "A host that the request names does not answer"),
         Exhausted: Kind("exhausted", 503, "A store lacks space, memory or time"),
+        Deadlocked: UNAVAILABLE,
+        InUse: UNAVAILABLE,
         Unavailable: UNAVAILABLE,
     }
 )

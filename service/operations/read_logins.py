@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Final
 
 from service.domain.errors import NotFound
+from service.operations.retrying import retried
 from service.operations.tokens import token_of
 from service.operations.world import World
 from service.ports.audit import Asker
@@ -84,6 +85,7 @@ async def _until(world: World, asker: Asker) -> datetime | None:
     return None if suffix_of(asker) == ROOT else world.clock.now() + KEPT
 
 
+@retried
 async def end_logins(world: World, *, term: Term) -> None:
     """Drop the logins whose callers have none any more."""
     if world.read_logins is None:

@@ -69,11 +69,7 @@ class Metrics:
         self.stalls = Stalls(self._registry)
         self.leader = Gauge("tidefill_leader", "1 while this service leads, otherwise 0.", registry=self._registry)
         self.spans_dropped = Counter("tidefill_spans_dropped", "Spans that no collector took.", registry=self._registry)
-        self.deadlocks = Counter(
-            "tidefill_meta_store_deadlocks",
-            "Transactions that Postgres rolled back because of a deadlock, and that ran again.",
-            registry=self._registry,
-        )
+        self.deadlocks = _deadlocks(self._registry)
         self._refused: dict[str, int] = {}
         self._snapshot_rows, self._upstream_rows, self._replayed_rows = _Rows(), _Rows(), _Rows()
         """The part of `_upstream_rows` that a snapshot job read from the change log in a partial graph."""
@@ -176,6 +172,14 @@ class Metrics:
             ):
                 staged.add_metric((str(measures.upstream_of[actor[0]]), str(actor[1]), stage), rows)
         return staged
+
+
+def _deadlocks(registry: CollectorRegistry) -> Counter:
+    return Counter(
+        "tidefill_meta_store_deadlocks",
+        "Transactions that Postgres rolled back because of a deadlock, and that ran again.",
+        registry=registry,
+    )
 
 
 class _Families:

@@ -48,7 +48,7 @@ CHANGING: Final = {
     "DELETE /v1/tokens/{token}": ADMIN,
 }
 ADMINS_READ: Final = {"GET /v1/secrets", "GET /v1/tokens"}
-OPEN_TO_ALL: Final = {"GET /livez", "GET /readyz", "GET /openapi.json", "GET /docs", "GET /docs/{name}"}
+OPEN_TO_ALL: Final = {"GET /", "GET /livez", "GET /readyz", "GET /openapi.json", "GET /docs", "GET /docs/{name}"}
 
 SHOWN: Final = (
     "SELECT 1",
@@ -63,6 +63,7 @@ SHOWN: Final = (
     "DESCRIBE t",
     "WAIT",
     "EXPLAIN CREATE MATERIALIZED VIEW m AS SELECT id FROM t",
+    "EXPLAIN SELECT 1",
     "EXPLAIN (backfill, format dot) CREATE MATERIALIZED VIEW m AS SELECT id FROM t",
 )
 OPERATED: Final = (
@@ -82,6 +83,7 @@ OPERATED: Final = (
     "DROP SINK k",
     "ALTER MATERIALIZED VIEW m SET BACKFILL_RATE_LIMIT = 5",
     "ALTER MATERIALIZED VIEW m SET PARALLELISM = 2",
+    "ALTER TABLE t RELOAD",
     "ALTER FRAGMENT 7 SET RATE_LIMIT = 5",
     "CANCEL JOBS 7",
     "FLUSH",

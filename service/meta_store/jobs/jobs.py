@@ -67,9 +67,8 @@ class PostgresJobs(OnConnection):
         await own(self._connection, relation, hidden)
         await store_references(self._connection, relation, new.looked_up.union(new.views))
         await store_columns(self._connection, relation, made)
-        for one in new.fragments:
-            if isinstance(one, NewSourceScan):
-                await followed_again(self._connection, one.cdc)
+        for one in [one for one in new.fragments if isinstance(one, NewSourceScan)]:
+            await followed_again(self._connection, one.cdc)
         ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
         # Job and relation share one id, as in RisingWave, so that the catalogs can join jobs with relations.
         added = insert(job_table).values(

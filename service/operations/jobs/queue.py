@@ -68,9 +68,7 @@ async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: S
     except Exception as error:
         failures = aside.failed(job.id, now=world.clock.now())
         if isinstance(error, InUse):
-            async with world.stores.begin(term) as tx:
-                await tx.queue.prepare(job.id, f"{NAME_KEPT} {error}")
-            world.signals.notify(None)
+            await _say_kept(world, job.id, error, term=term)
         if not isinstance(error, Unavailable):
             log.exception("job.not_started", job=job.id, name=job.name, failures=failures)
         else:
@@ -82,6 +80,13 @@ async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: S
         return started
     finally:
         world.starting.difference_update(outputs)
+
+
+@retried
+async def _say_kept(world: World, job: JobId, error: InUse, *, term: Term) -> None:
+    async with world.stores.begin(term) as tx:
+        await tx.queue.prepare(job, f"{NAME_KEPT} {error}")
+    world.signals.notify(None)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.external import ExternalTable, check_published, follower
 from service.domain.source import source_options
+from service.operations.retrying import retried
 from service.operations.sources import registry
 from service.operations.world import World
 from service.ports.audit import Asker
@@ -31,6 +32,7 @@ class _Outside:
     carried: tuple[CdcColumn, ...]
 
 
+@retried
 async def reload_table(world: World, entry: CatalogEntry, *, asked_by: Asker) -> CommandId:
     """Enqueue the reload of a followed table. Raises Conflict, NotFound, Invalid and Unavailable."""
     async with world.stores.begin() as tx:

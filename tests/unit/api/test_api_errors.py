@@ -9,10 +9,12 @@ import pytest
 from service.api.errors import KINDS, kind_of
 from service.domain.errors import (
     Conflict,
+    Deadlocked,
     Deposed,
     Exhausted,
     Fenced,
     Forbidden,
+    InUse,
     Invalid,
     MetaError,
     NotFound,
@@ -45,6 +47,8 @@ CASES = [
     (Fenced("no"), 410, "fenced"),
     (UnderRecovery("worker lost"), 503, "under-recovery"),
     (Unreachable("no", 6.0), 503, "unreachable"),
+    (Deadlocked("no"), 503, "unavailable"),
+    (InUse("no"), 503, "unavailable"),
     (Unavailable("no"), 503, "unavailable"),
     (Exhausted("no"), 503, "exhausted"),
 ]

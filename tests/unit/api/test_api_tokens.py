@@ -33,7 +33,7 @@ def bearer(token: str, scheme: str = "Bearer") -> dict[str, str]:
         {"Authorization": API_TOKEN},
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/nothing", "/metrics", "/"])
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/nothing", "/metrics"])
 async def test_without_the_api_token_nothing_is_told(path: str, headers: dict[str, str]) -> None:
     async with doors(STORES, settings=CLOSED) as http:
         response = await http.get(path, headers=headers)
@@ -47,7 +47,7 @@ async def test_the_api_token_opens_the_door(scheme: str) -> None:
         refused(await http.get("/v1/jobs", headers=bearer(API_TOKEN, scheme)), 404, "not-found")
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/docs", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/", "/livez", "/readyz", "/docs", "/openapi.json"])
 async def test_the_probes_and_the_documentation_are_open(path: str) -> None:
     async with doors(STORES, settings=CLOSED) as http:
         assert (await http.get(path)).status_code == 200

@@ -22,6 +22,7 @@ SINGLE = {
     "_not_removed": "it only appends an event",
     "_check": "it only appends an event",
     "_start": "one row of a launch",
+    "end_overdue": "it only appends an event",
 }
 
 

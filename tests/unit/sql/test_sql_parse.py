@@ -94,6 +94,7 @@ def test_a_statement_becomes_its_value(text: str, value: Statement) -> None:
     assert parse(text) == value
 
 
+ONE_EACH = "each statement is a transaction of its own, and one INSERT takes many rows"
 REFUSED = [
     ("", "the statement is empty", 1),
     ("-- nothing", "the statement is empty", 1),
@@ -109,12 +110,23 @@ REFUSED = [
     ("DROP TABLE select", 'syntax error at or near "select"', 12),
     ("CREATE SINK s FROM t", "syntax error at end of input", 21),
     ("CREATE SINK s", "syntax error at end of input", 14),
-    ("CREATE TEMP TABLE t (a int)", "CREATE TEMP is not supported", 8),
-    ("CREATE OR REPLACE TABLE t (a int)", "CREATE OR REPLACE is not supported", 8),
+    ("CREATE TEMP TABLE t (a int)", "CREATE TEMP is not supported: use WITH in the query, or a logical view", 8),
+    (
+        "CREATE OR REPLACE TABLE t (a int)",
+        (
+            "CREATE OR REPLACE is not supported: DROP it and CREATE it again, or CREATE it under another name and move the"
+            " readers"
+        ),
+        8,
+    ),
     ("CREATE MATERIALIZED m", 'syntax error at or near "m"', 21),
-    ("BEGIN", "BEGIN is not supported", 1),
-    ("commit", "COMMIT is not supported", 1),
-    ("COPY t FROM STDIN", "COPY is not supported", 1),
+    ("BEGIN", f"BEGIN is not supported: {ONE_EACH}", 1),
+    ("commit", f"COMMIT is not supported: {ONE_EACH}", 1),
+    (
+        "COPY t FROM STDIN",
+        "COPY is not supported: tidefill load sends files of rows, and POST /v1/relations/{table}/rows takes them",
+        1,
+    ),
     ("TRUNCATE t, u", "TRUNCATE takes one table", 11),
     ("TRUNCATE TABLE t CASCADE", "TRUNCATE .. CASCADE is not supported: truncate each table", 18),
     ("do $$ begin end $$", "DO is not supported", 1),
