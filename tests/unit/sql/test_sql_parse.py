@@ -114,8 +114,8 @@ REFUSED = [
     (
         "CREATE OR REPLACE TABLE t (a int)",
         (
-            "CREATE OR REPLACE is not supported: DROP it and CREATE it again, or CREATE it under another name and move the"
-            " readers"
+            "CREATE OR REPLACE is not supported: DROP it and CREATE it again, or CREATE it under another name and"
+            " move the readers"
         ),
         8,
     ),
