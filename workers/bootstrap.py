@@ -86,7 +86,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     def connect(barrier: Barrier) -> Stores:
         assert agent.registered is not None
         dml_url = agent.registered.dml_url
-        store = PostgresStore(url, barrier.graph, barrier.generation)
+        store = PostgresStore(url, barrier.graph, barrier.generation, stage_timeout_ms=barrier.stage_timeout_ms)
         return Stores(store, DmlStore(dml_url, barrier.graph, barrier.generation), store)
 
     def respond(request: Request) -> Analyzed | Verified | Rejected | None:

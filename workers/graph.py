@@ -170,6 +170,8 @@ class GraphExecutor:
 
         None while the snapshot is still being read, and while a pause or a limit of 0 stops the job.
         """
+        if barrier.follows:
+            return barrier.replay_upto
         settled = not self.paused and all(runner.settled for runner in self.runners.values())
         return barrier.replay_upto if settled else None
 

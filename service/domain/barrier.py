@@ -67,12 +67,20 @@ class FailedIndex:
 
 @dataclass(frozen=True, slots=True)
 class Decoupled:
-    """The extra state of a snapshot job's graph. It ends after its job has ended or moved to the database graph."""
+    """The extra state of a graph of one job.
+
+    The graph of a snapshot job ends after its job has ended or moved to the database graph. A job that *stays* has its
+    graph for ever, which publishes epochs of its own once the job is created.
+    """
 
     relation: RelationId | None = None
     """The relation that the job creates."""
     over: bool = False
-    """The job was created, cancelled or failed, so nothing needs the graph any more."""
+    """Nothing needs the graph any more: its job has ended or, unless it stays, was created."""
+    stays: bool = False
+    """The job never merges."""
+    created: bool = False
+    """The job stays and is created: users read what the graph publishes."""
     merged: bool = False
     """The job continues in the database graph. Its state committed here stays recorded until it is created."""
     unindexed: bool = False
@@ -165,6 +173,8 @@ class Pace:
     """The least distance of early barriers for waiting statements. It is long enough for a few to share one."""
     deadline: timedelta = timedelta(minutes=5)
     """The leader abandons a barrier that is not collected by then. A healthy epoch is far shorter: one slice."""
+    deadline_staying: timedelta = timedelta(hours=1)
+    """The same in the graph of a job that stays, where an epoch may read whole inputs and delays nobody."""
     permits: int = 0
     """How many jobs may be created at once; 0 is no limit."""
 
@@ -312,10 +322,12 @@ def may_start(line: Line, permits: int) -> bool:
 def _decoupled(view: GraphView, decoupled: Decoupled, now: datetime) -> Effect | None:
     """Return an effect that only a snapshot job's graph has, or None.
 
-    Such a graph publishes nothing, because readers cannot read its job yet.
+    Such a graph publishes nothing before its job can be read.
     """
     if decoupled.over:
         return Retire()
+    if decoupled.created and view.published < view.committed:
+        return Publish(view.committed)
     if decoupled.merged:
         return Wait(None, "its job goes on in the database graph")
     if view.status is not GraphStatus.RUNNING:
@@ -359,7 +371,8 @@ def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
         told = None if view.in_flight is None else view.in_flight.failure
         return Abandon("worker lost") if told is None else Abandon(told.error, told)
     if view.in_flight is not None:
-        return _advance(view.in_flight, now, pace)
+        stays = view.decoupled is not None and view.decoupled.stays
+        return _advance(view.in_flight, now, pace.deadline_staying if stays else pace.deadline)
     leaves = view.worker in view.leaving and view.leaving < view.alive
     if leaves and view.uncommitted == 0:
         return Abandon(HANDED_OVER)
@@ -371,15 +384,15 @@ def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
     return Inject(BarrierKind.CHECKPOINT if last else BarrierKind.BARRIER, view.worker)
 
 
-def _advance(barrier: InFlight, now: datetime, pace: Pace) -> Effect:
+def _advance(barrier: InFlight, now: datetime, patience: timedelta) -> Effect:
     if barrier.failure is not None:
         return Abandon(barrier.failure.error, barrier.failure)
     if barrier.collected:
         # An initial barrier commits too, because it proves that the new generation can run.
         return Attach(barrier.epoch) if barrier.kind is BarrierKind.BARRIER else Commit(barrier.epoch)
-    deadline = barrier.injected_at + pace.deadline
+    deadline = barrier.injected_at + patience
     if now >= deadline:
-        return Abandon(f"barrier {barrier.epoch} was not collected within {pace.deadline.total_seconds():.0f} s")
+        return Abandon(f"barrier {barrier.epoch} was not collected within {patience.total_seconds():.0f} s")
     return Wait(deadline, "waiting for the worker to collect")
 
 

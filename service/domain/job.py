@@ -89,6 +89,11 @@ IN_GRAPH: Final = frozenset({_S.CREATING, _S.CREATED, _S.CANCELLING, _S.DROPPING
 HOLDS_PERMIT: Final = frozenset({_S.CREATING, _S.CANCELLING})
 
 
+def needs_graph(state: JobState, *, stays: bool, kept: bool) -> bool:
+    """Whether a job still needs a graph of its own. `kept` is whether its relation can be read or is being made."""
+    return kept and state not in TERMINAL if stays else state in HOLDS_PERMIT
+
+
 _SAID: Final[Mapping[JobEvent, str]] = {_E.CANCEL_ASKED: "cancelled", _E.DROP_ASKED: "dropped"}
 """The words that users know for these events."""
 
@@ -157,6 +162,8 @@ class Job:
     """The profile of the job's own worker. None is the profile of all serverless jobs."""
     created_by: str = ""
     """The tenant of the job: the actor, as the audit trail names it. Empty if it was not recorded."""
+    own_graph: str | None = None
+    """Why the job stays in a graph of its own. None if it merges into the database graph, or began there."""
 
     @property
     def shown(self) -> "Job":

@@ -64,6 +64,14 @@ class SystemParameters:
     """The largest `row_limit` of a session."""
     statement_timeout_max_ms: int = 600_000
     """The longest `statement_timeout` of a session."""
+    own_graph_rows: int = 10_000
+    """A view whose stage reads more rows than this for each change is created in a graph of its own: it delays no
+    statement, and may lag. Such a stage is a window without PARTITION BY, for example.
+    """
+    stage_timeout_ms: int = 30_000
+    """How long a stage of a created view may take for the changes of one epoch, if every statement waits for it. A view
+    that takes longer fails. 0 is no limit. A new value counts from the next recovery on.
+    """
     serverless_workers_max: int = 0
     """How many serverless jobs have their own worker at the same time; further ones queue. 0 is no limit."""
     operator_creating_jobs_max: int = 0
@@ -113,6 +121,9 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         # Less than the five minutes after which the leader abandons a barrier.
         "dml_statement_timeout_ms": (100, 240_000),
         "row_limit_max": (1, 10_000_000),
+        "own_graph_rows": (0, INTEGER_MAX),
+        # Less than the five minutes after which the leader abandons a barrier.
+        "stage_timeout_ms": (0, 240_000),
         "statement_timeout_max_ms": (1_000, INTEGER_MAX),
         "operator_creating_jobs_max": (0, 100_000),
         "operator_calls_max": (0, 100_000),
@@ -132,6 +143,7 @@ SESSION_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "backfill_rate_limit": "default",
         "background_ddl": "false",
         "enable_serverless_backfill": "false",
+        "own_graph": "false",
         "stage_engine": EngineChoice.AUTO.value,
         "streaming_max_parallelism": "default",
         "streaming_parallelism": "default",

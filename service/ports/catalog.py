@@ -69,7 +69,7 @@ class Visibility(Protocol):
         """
         ...
 
-    async def unshown(self) -> Sequence[Relation]:
+    async def unshown(self, graph: GraphId | None = None) -> Sequence[Relation]:
         """Return the created relations whose public view does not exist yet in the state store."""
         ...
 

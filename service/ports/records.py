@@ -225,6 +225,8 @@ class NewJob:
     """The profile of that worker."""
     traceparent: str | None = None
     """The request that asks for it, as a W3C context, if traces are made."""
+    own_graph: str | None = None
+    """Why it stays in a graph of its own."""
 
     def __post_init__(self) -> None:
         """Check that `order` names only nodes of scans. The scans after another one would wait for ever."""

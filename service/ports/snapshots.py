@@ -25,6 +25,8 @@ class Snapshot:
     consumed: Epoch | None = None
     indexed: bool = False
     merged: bool = False
+    stays: bool = False
+    """The job never merges. It keeps this state after it was created."""
 
 
 class PartialGraphs(Protocol):
@@ -75,8 +77,12 @@ class Snapshots(Protocol):
         """Record up to which epoch the graph's commit has replayed the change log."""
         ...
 
+    async def readable(self, job: JobId) -> Epoch:
+        """Return the last epoch of which everything that the job reads is committed, in whatever graph."""
+        ...
+
     async def pinned(self) -> Epoch | None:
-        """Return the oldest epoch that a creating Snapshot job still reads."""
+        """Return the oldest epoch that a job of a partial graph still reads."""
         ...
 
     async def settled(self) -> Mapping[JobId, Epoch]:

@@ -28,8 +28,10 @@ class Barrier(BaseModel):
 
     `interval_ms` is the barrier interval. `overhead_ms` is the time that recent barriers took outside the worker. A
     scan derives its time slice from both. `replay_upto` is set in the graph of a snapshot job whose table is loaded
-    and indexed. It is the epoch up to which the worker may replay the upstreams' change log; the database graph has
-    committed it. `traceparent` is the W3C context of the epoch's root span, set while traces are made.
+    and indexed. It is the epoch up to which the worker may replay the upstreams' change log; the graphs of upstreams
+    have committed it. With `follows` the job is created, and neither a pause nor a limit stops its replay.
+    `stage_timeout_ms` bounds the changes of a stage in the generation that an initial barrier begins; 0 is no bound.
+    `traceparent` is the W3C context of the epoch's root span, set while traces are made.
 
     Invariants: `prev < curr`; an initial barrier carries an `Add`.
     """
@@ -47,6 +49,8 @@ class Barrier(BaseModel):
     interval_ms: int = 1000
     overhead_ms: int = 0
     replay_upto: EpochField | None = None
+    follows: bool = False
+    stage_timeout_ms: int = 0
     traceparent: str | None = None
 
     @model_validator(mode="after")

@@ -241,7 +241,7 @@ FragmentPlan = Annotated[
 
 
 class SnapshotPlan(_Value):
-    """The progress of a snapshot job while it is being created.
+    """The progress of a job in a partial graph: a snapshot job while it is being created, or a job that stays there.
 
     The job reads its upstreams at `epoch`, which the database graph has committed. `consumed` is the epoch up to which
     it has replayed their change log, None while it still reads the snapshot. Invariant: `epoch <= consumed`.
@@ -255,7 +255,7 @@ class JobPlan(_Value):
     """A job: the object of the catalog that it is named after, and its fragments, upstream first.
 
     `hidden` are relations that only the job itself writes and reads. `snapshot` is None for a job that the database
-    graph maintains from its first epoch on, and for every created job.
+    graph maintains: from its first epoch on, or since it was created.
     """
 
     id: JobId

@@ -117,6 +117,14 @@ def create_live_view(relation: Relation) -> sql.Composed:
     )
 
 
+def replace_live_view(relation: Relation, graph: GraphId) -> sql.Composed:
+    """Return the statement that lets DML read what a graph of its own has published, instead of what it is writing."""
+    epoch = sql.SQL("(select epoch from state.published where graph = {})").format(sql.Literal(graph))
+    return sql.SQL("create or replace view live.{} as select {} from {} where _from <= {} and _to > {}").format(
+        sql.Identifier(relation.name), names(relation.columns), table(relation.id), epoch, epoch
+    )
+
+
 def create_public_view(relation: Relation, graph: GraphId) -> sql.Composed:
     """Return the statement that creates the public view for users.
 

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from service.domain.errors import Conflict, InUse, Invalid, MetaError
-from service.protocol.ids import Epoch, GraphId, RelationId, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.protocol.stage import LookupIndex
 from service.serving import marks, relation_ddl, sessions
@@ -254,6 +254,8 @@ async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
     # A reader of a replaced view must not delay the epoch.
     await conn.execute(_IMPATIENT)
     await marks.refuse_foreign(conn, relation.name)
+    if graph != DATABASE_GRAPH:
+        await conn.execute(relation_ddl.replace_live_view(relation, graph))
     if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
         reader = sql.Identifier((await role_names(conn)).reader)
         view = sql.Identifier("public", relation.name)

@@ -191,11 +191,15 @@ class Checker:
     def at_rest(self) -> None:
         """All is over: nothing is left of what was dropped, and every view is its query (I1, I9)."""
         tables = self.tables
-        assert set(tables.graphs) == {DATABASE_GRAPH}, f"I9: the graphs {sorted(tables.graphs)} are left"
-        assert not tables.snapshots, "I9: snapshot jobs are left"
-        for stored in (self.store.fences, self.store.published, self.store.horizons):
-            assert set(stored) <= {DATABASE_GRAPH}, f"I9: the state store knows of the graphs {sorted(stored)}"
         kept = {relation for relation, row in tables.relations.items() if not row.dropped}
+        staying = {
+            one.graph for one in tables.snapshots.values() if one.stays and tables.jobs[one.job].job.relation in kept
+        }
+        graphs = {DATABASE_GRAPH, *staying}
+        assert set(tables.graphs) == graphs, f"I9: the graphs {sorted(tables.graphs)} are left"
+        assert set(tables.snapshots) == staying, "I9: snapshot jobs are left"
+        for stored in (self.store.fences, self.store.published, self.store.horizons):
+            assert set(stored) <= graphs, f"I9: the state store knows of the graphs {sorted(stored)}"
         assert set(self.store.tables) == kept, f"I9: {set(self.store.tables) ^ kept} are left, or gone"
         names = {row.relation.name: row.owner is None for row in tables.relations.values() if not row.dropped}
         assert set(self.store.live) == set(names), "I9: views of alive rows are left, or gone"
@@ -402,13 +406,16 @@ class Checker:
     def _check_snapshot(self, snapshot: Snapshot) -> None:
         """A snapshot job holds its query over one epoch of the past: what it pinned, or has replayed up to."""
         job, committed = self.tables.jobs[snapshot.job], self.tables.graphs[snapshot.graph].committed
-        if job.job.state is not JobState.CREATING:
+        if job.job.state is not JobState.CREATING and not (snapshot.stays and job.job.state is JobState.CREATED):
             return
         at = snapshot.epoch if snapshot.consumed is None else snapshot.consumed
         read = next(epoch for epoch in reversed(self._passed) if epoch <= at)
         if read not in self.expected:
             return  # a span may end at a barrier that was no checkpoint
         contents = dict(self.expected[read])
+        for each in {one for row in self.tables.of_job(snapshot.job) for one in row.reads} - contents.keys():
+            # It has a graph of its own, and is compared when that commits.
+            contents[each] = self.store.tables[each].rows(at) if each in self.store.tables else {}
         # What the database graph has begun to write of a merged one is of later epochs.
         upto = max(committed, self.committed[DATABASE_GRAPH]) if snapshot.merged else committed
         for row in (*self.tables.hidden(job.job.relation), self.tables.relations[job.job.relation]):
@@ -434,8 +441,9 @@ class Checker:
 
     def _alone(self) -> set[JobId]:
         """Return the jobs that are not what they read is at the database graph's epoch."""
-        found = {one.job for one in self.tables.snapshots.values()}
-        return {one for one in found if self.tables.jobs[one].job.state in {JobState.CREATING, JobState.CANCELLING}}
+        creating = {JobState.CREATING, JobState.CANCELLING}
+        rows = self.tables.snapshots.values()
+        return {one.job for one in rows if one.stays or self.tables.jobs[one.job].job.state in creating}
 
     def _check_contents(self, epoch: Epoch) -> Contents:
         contents: dict[RelationId, Rows] = {}

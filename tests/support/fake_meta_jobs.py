@@ -171,11 +171,13 @@ class FakeVisibility:
                 self.tables.relations.put(relation, replace(found, shown=True))
                 self.tables.jobs.put(found.job, replace(job, job=replace(job.job, published=True, held_back=None)))
 
-    async def unshown(self) -> Sequence[Relation]:
+    async def unshown(self, graph: GraphId | None = None) -> Sequence[Relation]:
+        unshown = [row for row in self.tables.taken() if row.owner is None and not row.shown]
+        jobs = {row.relation.id: self.tables.jobs[row.job].job for row in unshown}
         return [
             row.relation
-            for row in self.tables.taken()
-            if row.owner is None and not row.shown and self.tables.jobs[row.job].job.state is JobState.CREATED
+            for row in unshown
+            if (job := jobs[row.relation.id]).state is JobState.CREATED and graph in {None, job.graph}
         ]
 
     async def hold_back(self, relation: RelationId, reason: str) -> None:
@@ -227,6 +229,7 @@ class FakeJobs:
             resource_group=new.resource_group,
             published=False,
             created_by=printable(by),
+            own_graph=new.own_graph,
         )
         ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
         order = tuple((ids.get(before, before), ids.get(after, after)) for before, after in new.order)
@@ -374,7 +377,8 @@ class FakePlans:
         return {job: outputs for job, outputs in written.items() if outputs}
 
     def _snapshot(self, job: JobId) -> SnapshotPlan | None:
-        if self.tables.jobs[job].job.state is JobState.CREATED:
+        its = self.tables.jobs[job].job
+        if its.state is JobState.CREATED and its.own_graph is None:
             return None
         mine = [one for one in self.tables.snapshots.values() if one.job == job]
         return SnapshotPlan(epoch=mine[0].epoch, consumed=mine[0].consumed) if mine else None

@@ -42,6 +42,9 @@ class FakeSnapshots:
         if row := self.tables.snapshots.get(graph):
             self.tables.snapshots.put(graph, replace(row, consumed=consumed))
 
+    async def readable(self, job: JobId) -> Epoch:
+        return _readable(self.tables, job)
+
     async def pinned(self) -> Epoch | None:
         read = [one.epoch if one.consumed is None else one.consumed for one in self._creating()]
         return min(read, default=None)
@@ -51,7 +54,12 @@ class FakeSnapshots:
 
     def _creating(self) -> list[Snapshot]:
         rows = self.tables.snapshots.values()
-        return [one for one in rows if self.tables.jobs[one.job].job.state in _UNFINISHED]
+        jobs = {one.job: self.tables.jobs[one.job].job for one in rows}
+        return [
+            one
+            for one in rows
+            if jobs[one.job].state in _UNFINISHED or (one.stays and jobs[one.job].state is JobState.CREATED)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +83,9 @@ class FakePartialGraphs:
             if fragment.scan_type is ScanType.SNAPSHOT_BACKFILL and upstream is not None and upstream.owner is None:
                 tables.scans.put(fragment.id, replace(tables.scans[fragment.id], total=upstream.key_count))
         row = tables.jobs[job]
-        tables.jobs.put(job, replace(row, job=replace(row.job, graph=graph), snapshot_epoch=database.committed))
-        begun = Snapshot(job, graph, database.committed, indexed=indexed)
+        readable = _readable(tables, job)
+        tables.jobs.put(job, replace(row, job=replace(row.job, graph=graph), snapshot_epoch=readable))
+        begun = Snapshot(job, graph, readable, indexed=indexed, stays=row.job.own_graph is not None)
         tables.snapshots.put(graph, begun)
         return begun
 
@@ -133,6 +142,13 @@ class FakePartialGraphs:
         database = self.tables.graphs[DATABASE_GRAPH]
         newest = max(database.newest, self.tables.graphs[graph].newest)
         self.tables.graphs.put(DATABASE_GRAPH, replace(database, newest=newest))
+
+
+def _readable(tables: Tables, job: JobId) -> Epoch:
+    """Return the last epoch that is committed in all graphs of what the job reads."""
+    writers = {tables.relations[one].job for row in tables.of_job(job) for one in row.reads} - {job}
+    graphs = {DATABASE_GRAPH, *(tables.jobs[one].job.graph for one in writers)}
+    return min(tables.graphs[one].committed for one in graphs)
 
 
 @dataclass(frozen=True, slots=True)

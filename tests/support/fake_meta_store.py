@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
-from service.domain.job import JobState
+from service.domain.job import JobState, needs_graph
 from service.domain.launching import OwnJob
 from service.ports.audit import Asker, Outcome
 from service.ports.meta_store import Transaction
@@ -232,9 +232,12 @@ class FakeGraphs:
         open_ = [
             row for row in tables.of_job(snapshot.job) if row.id in tables.scans and not tables.scans[row.id].finished
         ]
+        job = tables.jobs[snapshot.job].job
         return Decoupled(
-            relation=tables.jobs[snapshot.job].job.relation,
-            over=tables.jobs[snapshot.job].job.state not in {JobState.CREATING, JobState.CANCELLING},
+            relation=job.relation,
+            over=not needs_graph(job.state, stays=snapshot.stays, kept=not tables.relations[job.relation].dropped),
+            stays=snapshot.stays,
+            created=snapshot.stays and job.state not in {JobState.CREATING, JobState.CANCELLING},
             merged=snapshot.merged,
             unindexed=not (open_ or snapshot.indexed),
             index_failed=tables.failed_indexes.get(graph),
@@ -519,7 +522,12 @@ class FakeWorkers:
     async def wanted(self) -> Mapping[GraphId, OwnJob]:
         creating = (one for one in self.tables.snapshots.values() if not one.merged)
         jobs = {one.graph: self.tables.jobs[one.job].job for one in creating}
-        own = {graph: job for graph, job in jobs.items() if job.serverless and job.state is JobState.CREATING}
+        states = {JobState.CREATING, JobState.CREATED}
+        own = {
+            graph: job
+            for graph, job in jobs.items()
+            if job.serverless and job.state in states and (job.own_graph or job.state is JobState.CREATING)
+        }
         return {graph: OwnJob(own[graph].id, own[graph].resource_group) for graph in sorted(own)}
 
     async def start_failed(self, graph: GraphId, failed: OwnWorker) -> None:

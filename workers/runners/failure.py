@@ -9,6 +9,7 @@ from psycopg import errors
 from service.protocol.ids import JobId
 from service.protocol.relation import Relation
 from workers.runners.memory_kills import MemoryKills
+from workers.state_store.port import TooSlowError
 
 _SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_.]+)\][^\n]*")
@@ -92,6 +93,8 @@ def search_all(failures: Sequence[JobFailedError], clock: Callable[[], float], *
 def explain(error: BaseException) -> tuple[bool, str]:
     """Return whether a second run would fail the same way, and the reason in one line."""
     text = str(error)
+    if isinstance(error, TooSlowError):
+        return True, text
     states = [found["state"] for found in _SQLSTATE.finditer(text)]
     own = next((state for state in states if state.startswith(_OWN_FAULT)), None)
     condition = _CONDITION.search(text)

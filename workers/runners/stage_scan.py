@@ -6,6 +6,7 @@ changes only after its history. Next: `workers.engines.stages`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -173,6 +174,10 @@ class StageScan(UpstreamScan[StageTask]):
                 and store.changed(self.bound.relations[one], after=window.after, upto=window.upto)
             )
         )
+
+    def _turn(self, epoch: RunningEpoch) -> AbstractContextManager[None]:
+        # A created job in a graph of its own may compute for long, and needs no slot of Spark: others have their turns.
+        return nullcontext() if epoch.barrier.follows else super()._turn(epoch)
 
     def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine[StageTask]]:
         del task

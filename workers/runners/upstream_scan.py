@@ -4,6 +4,7 @@ Next: `workers.runners.table_scan` and `workers.runners.stage_scan`.
 """
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -85,7 +86,7 @@ class UpstreamScan(HistoryScan, Generic[Task]):
     def _compute(self, epoch: RunningEpoch, task: Task) -> Sequence[ActorOutcome]:
         computing = False
         try:
-            with epoch.spark_turn():
+            with self._turn(epoch):
                 # The clock starts here, so that a long wait for the turn shortens the slice.
                 began = epoch.clock()
                 name, engine = self._choose(epoch, task)
@@ -101,6 +102,10 @@ class UpstreamScan(HistoryScan, Generic[Task]):
             outcomes, self.paces[name], slice_seconds=task.slice_seconds, job_seconds=job_seconds
         )
         return outcomes
+
+    def _turn(self, epoch: RunningEpoch) -> AbstractContextManager[None]:
+        """Return the context in which an engine runs."""
+        return epoch.spark_turn()
 
     def _check_present(self) -> None:
         if self.ended:

@@ -108,6 +108,16 @@ class VersionedStore(Protocol):
         ...
 
 
+class TooSlowError(Exception):
+    """The changes of a stage took longer than others may be made to wait for them."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__(
+            f"the changes of one epoch took longer than stage_timeout_ms ({timeout_ms}), and the statements of others"
+            " waited for them. SET own_graph = true creates the view in a graph of its own, where nobody does"
+        )
+
+
 class StageSession(Protocol):
     """One transaction in which a stage is computed, at one epoch."""
 

@@ -49,7 +49,7 @@ class PostgresStore:
     """The state store, for one generation of a graph. A small value that travels to every task.
 
     With `question` it only reads, to answer that request. Its sessions belong to no generation, so no recovery ends
-    them.
+    them. The changes of a stage may take `stage_timeout_ms` in an epoch; 0 is no limit.
     """
 
     capabilities: ClassVar = POSTGRES
@@ -57,6 +57,7 @@ class PostgresStore:
     graph: GraphId
     generation: Generation
     question: RequestId | None = None
+    stage_timeout_ms: int = 0
 
     def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
         """Read a page of a block as of epoch `at`."""
@@ -125,7 +126,7 @@ class PostgresStore:
     def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[StageWriter]:
         """Yield a transaction of a stage that writes at `epoch`. When the context ends, fence and commit."""
         with self.transaction(STAGING) as connection:
-            yield StageWriter(connection, bound, epoch, self._part)
+            yield StageWriter(connection, bound, epoch, self._part, timeout_ms=self.stage_timeout_ms)
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """Whether any version began or ended in `(after, upto]`."""

@@ -1,6 +1,7 @@
 """Compute a stage in the state store's own SQL: pages of history and changes, in one transaction."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,7 +17,7 @@ from workers.backfill.positions import Block, PageSize
 from workers.backfill.stages import Advances, BoundStage, Windows
 from workers.state_store import stage_sql
 from workers.state_store.copying import copy_csv
-from workers.state_store.port import ArrowPage, Replayed, Written
+from workers.state_store.port import ArrowPage, Replayed, TooSlowError, Written
 from workers.state_store.stage_delta import Delta, counted
 from workers.state_store.statements import ENDED_AND_MADE, page_conditions, page_rows, stored_columns, write, written
 
@@ -41,6 +42,8 @@ class StageWriter:
     epoch: Epoch
     part_of: Callable[[Relation, Block, Epoch, PageSize], tuple[Block, Position | None]]
     summing: bool = False
+    timeout_ms: int = 0
+    """How long the changes may take; 0 is no limit."""
 
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history. See `StageSession`."""
@@ -94,8 +97,23 @@ class StageWriter:
             sums = stage_sql.summed(self.bound, stage_sql.contributed(self.bound))
             parts = written(self.bound.target, stage_sql.found_groups(self.bound, sums), self.epoch)
         texts = stage_sql.changes(delta, anew=anew)
-        ((read, ended, made),) = self._all(f"with {texts}, {parts} select {counted(delta)}, {ENDED_AND_MADE}")
+        with self._bounded():
+            ((read, ended, made),) = self._all(f"with {texts}, {parts} select {counted(delta)}, {ENDED_AND_MADE}")
         return Replayed(read, Written(made, ended))
+
+    @contextmanager
+    def _bounded(self) -> Generator[None]:
+        """Raise TooSlowError if the block takes longer than the changes of a stage may take."""
+        if not self.timeout_ms:
+            yield
+            return
+        self._run(f"set local statement_timeout = {self.timeout_ms}")
+        try:
+            yield
+        except psycopg.errors.QueryCanceled as error:
+            if "statement timeout" not in str(error):
+                raise
+            raise TooSlowError(self.timeout_ms) from error
 
     def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Add sums that were computed elsewhere to those of pages. See `StageSession`."""

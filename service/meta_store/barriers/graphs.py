@@ -30,7 +30,7 @@ from sqlalchemy import (
 from service.domain.barrier import Decoupled, FailedIndex, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.errors import NotFound
-from service.domain.job import HOLDS_PERMIT
+from service.domain.job import HOLDS_PERMIT, JobState, needs_graph
 from service.meta_store.documents import Ids, among, list_of, printable, text_of
 from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.queue import LINE, line_of
@@ -38,6 +38,7 @@ from service.meta_store.schema.core import (
     IN_FLIGHT,
     OPEN,
     RESCALE_DUE,
+    TAKEN,
     UNCOMMITTED,
     UNFINISHED,
     UNSHOWN,
@@ -214,6 +215,8 @@ def _views() -> Select[*tuple[Any, ...]]:
             not_(_reading()).label("loaded"),
             job.c.state.label("job_state"),
             job.c.relation.label("job_relation"),
+            job.c.own_graph,
+            exists().where(relation.c.id == job.c.relation, TAKEN).correlate(job).label("job_kept"),
             barrier.c.epoch,
             barrier.c.kind,
             barrier.c.state,
@@ -352,7 +355,9 @@ def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
         return None
     return Decoupled(
         relation=RelationId(row.job_relation),
-        over=row.job_state not in HOLDS_PERMIT,
+        over=not needs_graph(JobState(row.job_state), stays=row.own_graph is not None, kept=row.job_kept),
+        stays=row.own_graph is not None,
+        created=row.own_graph is not None and row.job_state not in HOLDS_PERMIT,
         merged=bool(row.merged),
         unindexed=bool(row.loaded) and not row.indexed,
         index_failed=None if row.index_due is None else FailedIndex(row.index_failures, row.index_error, row.index_due),

@@ -101,7 +101,9 @@ class PostgresWorkers(OnConnection):
 
     async def wanted(self) -> Mapping[GraphId, OwnJob]:
         rows = snapshot_backfill.join(job, job.c.id == snapshot_backfill.c.job)
-        creating = and_(job.c.serverless, job.c.state == literal_column("'Creating'"), not_(snapshot_backfill.c.merged))
+        stays = and_(job.c.own_graph.is_not(None), job.c.state == literal_column("'Created'"))
+        runs = or_(job.c.state == literal_column("'Creating'"), stays)
+        creating = and_(job.c.serverless, runs, not_(snapshot_backfill.c.merged))
         found = select(snapshot_backfill.c.graph, job.c.id, job.c.resource_group).select_from(rows).where(creating)
         listed = await self._connection.execute(found.order_by(snapshot_backfill.c.graph))
         return {GraphId(row.graph): OwnJob(JobId(row.id), row.resource_group) for row in listed}

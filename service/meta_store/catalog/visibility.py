@@ -35,8 +35,10 @@ class PostgresVisibility(OnConnection):
             await self._connection.execute(shown.values(shown=True, held_back=None))
         await self._connection.execute(_PUBLISHED, {"of_graph": graph, "upto": epoch, "now": now})
 
-    async def unshown(self) -> Sequence[Relation]:
-        return [relation_of(row) for row in await self._connection.execute(_UNSHOWN)]
+    async def unshown(self, graph: GraphId | None = None) -> Sequence[Relation]:
+        if graph is None:
+            return [relation_of(row) for row in await self._connection.execute(_UNSHOWN)]
+        return [relation_of(row) for row in await self._connection.execute(_UNSHOWN_OF, {"of_graph": graph})]
 
     async def hold_back(self, relation: RelationId, reason: str) -> None:
         text = printable(reason)
@@ -63,4 +65,5 @@ _UNSHOWN: Final = (
     .where(UNSHOWN, job.c.state == JobState.CREATED)
     .order_by(relations.c.id)
 )
+_UNSHOWN_OF: Final = _UNSHOWN.where(job.c.graph == bindparam("of_graph"))
 """Built once, because every commit runs it."""

@@ -88,6 +88,7 @@ class PostgresJobs(OnConnection):
             resource_group=new.resource_group,
             traceparent=new.traceparent,
             created_by=printable(by),
+            own_graph=new.own_graph,
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
@@ -287,6 +288,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.preparing,
     job_table.c.resource_group,
     job_table.c.created_by,
+    job_table.c.own_graph,
 ).join(relations, relations.c.id == job_table.c.relation)
 _WIDTH: Final = len(JOBS.selected_columns)
 

@@ -7,6 +7,7 @@ from sqlalchemy import and_, delete, func, insert, not_, select, update
 from service.domain.barrier import GraphStatus
 from service.meta_store.documents import among
 from service.meta_store.engine import OnConnection
+from service.meta_store.jobs.snapshots import PostgresSnapshots
 from service.meta_store.schema.core import (
     GRAPH_ID,
     UNFINISHED,
@@ -20,7 +21,7 @@ from service.meta_store.schema.core import (
 from service.meta_store.schema.core import graph as graphs
 from service.meta_store.schema.core import job as job_table
 from service.ports.snapshots import Snapshot
-from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from service.protocol.plan import ScanType
 from service.protocol.relation import RelationKind
 
@@ -30,9 +31,9 @@ class PostgresPartialGraphs(OnConnection):
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         """Lock the database graph's row, so that no barrier commits and no Pause is queued before this transaction."""
-        held = select(graphs.c.committed, graphs.c.paused, graphs.c.paused_since, graphs.c.paused_by)
+        held = select(graphs.c.paused, graphs.c.paused_since, graphs.c.paused_by)
         held = held.where(graphs.c.id == DATABASE_GRAPH)
-        committed, paused, since, by = (await self._connection.execute(held.with_for_update())).one()
+        paused, since, by = (await self._connection.execute(held.with_for_update())).one()
         kind = command.c.mutation["type"].astext
         asked = (
             select(kind)
@@ -50,11 +51,13 @@ class PostgresPartialGraphs(OnConnection):
             paused_by=by,
         )
         await self._connection.execute(new)
-        pinned = update(job_table).where(job_table.c.id == job).values(graph=graph, snapshot_epoch=committed)
-        await self._connection.execute(pinned)
+        # What the job reads may be in graphs of their own, which have come less far.
+        readable = await PostgresSnapshots(self._connection).readable(job)
+        pinned = update(job_table).where(job_table.c.id == job).values(graph=graph, snapshot_epoch=readable)
+        stays = (await self._connection.execute(pinned.returning(job_table.c.own_graph))).scalar_one() is not None
         await self._pin_totals(job)
         await self._connection.execute(insert(snapshot_backfill).values(job=job, graph=graph, indexed=indexed))
-        return Snapshot(job, graph, Epoch(committed), indexed=indexed)
+        return Snapshot(job, graph, readable, indexed=indexed, stays=stays)
 
     async def _pin_totals(self, job: JobId) -> None:
         """Keep the present numbers of keys, which are those of the committed epoch. Later epochs change them."""

@@ -58,6 +58,7 @@ _JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job.c.relation,
     job.c.state,
     job.c.snapshot_epoch,
+    job.c.own_graph,
     snapshot_backfill.c.graph,
     snapshot_backfill.c.consumed,
 ).outerjoin(snapshot_backfill, snapshot_backfill.c.job == job.c.id)
@@ -134,8 +135,8 @@ def _read(row: Row[*tuple[Any, ...]], query: Query | None) -> Sequence[RelationI
 
 
 def _snapshot(row: Row[*tuple[Any, ...]]) -> SnapshotPlan | None:
-    """Return the pinned and the replayed epoch of a snapshot job. None after it is created."""
-    if row.graph is None or row.state == JobState.CREATED:
+    """Return the pinned and the replayed epoch of a snapshot job. None after it is created, unless it stays."""
+    if row.graph is None or (row.state == JobState.CREATED and row.own_graph is None):
         return None
     return SnapshotPlan(epoch=row.snapshot_epoch, consumed=row.consumed)
 

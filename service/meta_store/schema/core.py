@@ -230,6 +230,7 @@ job = Table(
     Column("resource_group", Text),
     Column("traceparent", Text),
     Column("created_by", Text, nullable=False, server_default=text("''")),
+    Column("own_graph", Text),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 TRACED: Final = job.c.traceparent.is_not(None)

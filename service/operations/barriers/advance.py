@@ -229,7 +229,7 @@ async def _record(
         case Commit(epoch):
             return await commit(tx, view, epoch, parameters, lease=world.worker_lease, now=now)
         case Publish():
-            return Recorded(created=await tx.visibility.unshown())
+            return Recorded(created=await tx.visibility.unshown(view.graph))
         case Abandon():
             await recovery.abandon(world, tx, view, effect, now=now)
         case ApplyStops():
@@ -271,6 +271,8 @@ async def _inject(
         interval_ms=parameters.barrier_interval_ms,
         overhead_ms=round(world.overhead.seconds * 1000),
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
+        follows=view.decoupled is not None and view.decoupled.created,
+        stage_timeout_ms=parameters.stage_timeout_ms if view.decoupled is None else 0,
     )
     if world.traces is not None:
         context = world.traces.of_epoch(barrier.graph, barrier.curr, always=mutation is not None)
@@ -377,7 +379,8 @@ async def _publish(
                 spans = await tracing.published(tx, traces, graph, recorded, interval=pace.interval, now=now)
     if traces is not None:
         traces.send(spans)
-    if passed is not None:
+    # The epochs of another graph may be long, and no statement waits for them.
+    if passed is not None and graph == DATABASE_GRAPH:
         seconds = (now - passed.injected_at).total_seconds()
         world.metrics.published(seconds=seconds)
         if passed.timings_ms is not None:

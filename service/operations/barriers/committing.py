@@ -79,17 +79,20 @@ async def commit(
     await _store(tx, collected, now=now)
     await apply_commands(tx, graph, commands, epoch=epoch, now=now)
     await release_scans(tx, graph, now=now)
-    await hasten_finish(tx, graph, collected, now=now)
+    if view.decoupled is None or not view.decoupled.created:
+        await hasten_finish(tx, graph, collected, now=now)
     if view.decoupled is not None:
-        merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
+        upto, lag_max = barriers[-1].replay_upto, snapshots.lag_max(parameters)
+        merging = await snapshots.follow(tx, graph, answers, upto=upto, lag_max=lag_max, now=now)
         await tx.barriers.commit(graph, epoch, now=now)
-        # No user reads the relation before it is created, so the committed epoch counts as published.
-        await tx.visibility.publish(graph, epoch, now=now, created=False)
+        if not await snapshots.is_read(tx, graph):
+            # No user reads the relation before it is created, so the committed epoch counts as published.
+            await tx.visibility.publish(graph, epoch, now=now, created=False)
         recorded = Recorded(answers, barriers, merging)
     else:
         await tx.barriers.commit(graph, epoch, now=now)
         await _settle(tx, collected, epoch, lease=lease, now=now)
-        recorded = Recorded(answers, barriers, created=await tx.visibility.unshown())
+        recorded = Recorded(answers, barriers, created=await tx.visibility.unshown(graph))
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return recorded

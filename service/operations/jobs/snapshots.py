@@ -12,13 +12,14 @@ from typing import Final
 
 from service.domain.barrier import FailedIndex, GraphView
 from service.domain.errors import Exhausted, MetaError, Refused, Unavailable
-from service.domain.job import JobState
+from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.retry import BACKOFF_MAX
 from service.operations.jobs.failing import fail
 from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.ports.snapshots import Snapshot
 from service.protocol.epoch import instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, Term
 from service.protocol.mutation import Add, Pause
@@ -57,18 +58,45 @@ async def many_rows(tx: Transaction, plan: JobPlan) -> bool:
 async def replay_upto(tx: Transaction, graph: GraphId) -> Epoch | None:
     """Return the epoch up to which the change log may be replayed, or None before the job's index is built."""
     snapshot = await tx.snapshots.of_graph(graph)
-    return await _committed(tx) if snapshot is not None and snapshot.indexed else None
+    return await tx.snapshots.readable(snapshot.job) if snapshot is not None and snapshot.indexed else None
+
+
+async def is_read(tx: Transaction, graph: GraphId) -> bool:
+    """Whether users read what the graph writes: its job stays, and is created."""
+    snapshot = await tx.snapshots.of_graph(graph)
+    job = None if snapshot is None or not snapshot.stays else await tx.jobs.get(snapshot.job)
+    return job is not None and job.state not in CREATING | {JobState.CANCELLING}
 
 
 async def follow(
-    tx: Transaction, graph: GraphId, answers: Sequence[Collected], *, lag_max: timedelta, now: datetime
+    tx: Transaction,
+    graph: GraphId,
+    answers: Sequence[Collected],
+    *,
+    upto: Epoch | None = None,
+    lag_max: timedelta,
+    now: datetime,
 ) -> bool:
     """Record how far the committed epoch has replayed the change log. Merge the job if little is left.
 
-    Return whether the job merges.
+    A job that stays is created once its replay has come to the end of the log as it was when the epoch began (`upto`).
+    Later changes would always be there if its epochs take long. Return whether the job merges.
     """
     consumed = consumed_by(answers)
-    return consumed is not None and await _replayed(tx, graph, consumed, lag_max=lag_max, now=now)
+    if consumed is None:
+        return False
+    snapshot, job = await _recorded(tx, graph, consumed)
+    if job is None or job.state is not JobState.CREATING:
+        return False
+    if not snapshot.stays:
+        return await _merged(tx, graph, job, consumed, lag_max=lag_max, now=now)
+    if upto is not None and consumed >= upto:
+        await tx.jobs.move(job.id, JobEvent.FINISHED, now=now)
+        # Its actors fit the worker whenever a generation begins.
+        await tx.rescaling.settled([job.id])
+        facts = {"job": job.id, "name": job.name, "consumed": str(consumed), "own_graph": job.own_graph}
+        await tx.events.append("job.created", facts, now=now)
+    return False
 
 
 def consumed_by(answers: Sequence[Collected]) -> Epoch | None:
@@ -76,14 +104,20 @@ def consumed_by(answers: Sequence[Collected]) -> Epoch | None:
     return max((answer.consumed for answer in answers if answer.consumed is not None), default=None)
 
 
-async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max: timedelta, now: datetime) -> bool:
+async def _recorded(tx: Transaction, graph: GraphId, consumed: Epoch) -> tuple[Snapshot, Job | None]:
     snapshot = await tx.snapshots.of_graph(graph)
     assert snapshot is not None
     # Users' calls lock the job before the snapshot. Lock in the same order, so that the two cannot deadlock.
     job = await tx.jobs.hold(snapshot.job)
     await tx.snapshots.replayed(graph, consumed)
+    return snapshot, job
+
+
+async def _merged(
+    tx: Transaction, graph: GraphId, job: Job, consumed: Epoch, *, lag_max: timedelta, now: datetime
+) -> bool:
     lag = instant_of(await _committed(tx)) - instant_of(consumed)
-    if lag > lag_max or job is None or job.state is not JobState.CREATING:
+    if lag > lag_max:
         return False
     await tx.partial_graphs.merge(graph)
     (plan,) = await tx.plans.of([job.id])
@@ -119,7 +153,10 @@ async def build_index(world: World, view: GraphView, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         if snapshot is not None:
             parameters = SystemParameters.of(await tx.parameters.all())
-            await _replayed(tx, graph, snapshot.epoch, lag_max=lag_max(parameters), now=world.clock.now())
+            stored, job = await _recorded(tx, graph, snapshot.epoch)
+            if job is not None and job.state is JobState.CREATING and not stored.stays:
+                limit, now = lag_max(parameters), world.clock.now()
+                await _merged(tx, graph, job, snapshot.epoch, lag_max=limit, now=now)
         await tx.snapshots.index_built(graph)
 
 

@@ -11,6 +11,7 @@ from service.domain.adaptive import AUTO
 from service.domain.indexes import lacking
 from service.domain.job import JobState
 from service.domain.order import Order
+from service.domain.own_graph import check_own_graph
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.domain.roles import Role
@@ -33,6 +34,7 @@ from service.operations.offload import beside, beside_views
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, tag
+from service.operations.statements.own_graphs import own_graph_of
 from service.operations.statements.staged_views import (
     NamedOrder,
     StagedView,
@@ -108,6 +110,8 @@ async def create_from_query(
     else:
         planned = await _plan(call, statement, kind, background=background)
         new, noticed = adapted(planned.new), planned.order.notices
+        if new.own_graph is not None:
+            noticed = (*noticed, f"{statement.name} has a graph of its own and may lag: {new.own_graph}")
         asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
     if not asked.existed:
         notices = (*noticed, *await (_started if background else _finished)(world, asked.job, gone))
@@ -127,7 +131,8 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
     planned = await _plan(call, view, kind, background=False)
     new = planned.new
     if isinstance(planned.bound, StagedView):
-        return _plan_of(await _explained(call.world, planned.bound, planned))
+        lines = await _explained(call.world, planned.bound, planned)
+        return _plan_of([*lines, *([] if new.own_graph is None else [f"graph of its own: {new.own_graph}"])])
     scans = [
         PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
         for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
@@ -254,7 +259,9 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     tied = strategy.scan_type is ScanType.BACKFILL
     asked = (None, None) if tied else (normal(session, relation.kind), for_backfill(session))
     new = NewJob(relation, statement.text, background, fragments, *asked, order, found.views, serverless, hidden)
-    new = replace(new, resource_group=statement.resource_group)
+    stays = await own_graph_of(world, new, bound.stages if isinstance(bound, StagedView) else (), session)
+    check_own_graph(stays, strategy)
+    new = replace(new, resource_group=statement.resource_group, own_graph=stays)
     return _Planned(new, bound, strategy, named_order)
 
 

@@ -52,7 +52,8 @@ async def measure(world: World) -> Measures:
         unfinished = await listed(tx)
         scans = await tx.fragments.scans([entry.job for entry in entries])
         sources = await tx.sources.all()
-        snapshots = await _snapshots(tx, unfinished, now=now, lease=world.worker_lease)
+        staying = [job for job in await tx.jobs.where({JobState.CREATED}) if job.own_graph is not None]
+        snapshots = await _snapshots(tx, [*unfinished, *staying], now=now, lease=world.worker_lease)
         broken = _broken(entries, await broken_of(tx))
         waits = await waits_of(world, tx, unfinished, await standing_of(tx, unfinished))
         held_up = _held_up(await tx.launches.all(), now=now)
@@ -142,15 +143,15 @@ def _source(one: Source) -> SourceMeasure:
 
 
 async def _snapshots(
-    tx: Transaction, unfinished: Sequence[Job], *, now: datetime, lease: timedelta
+    tx: Transaction, jobs: Sequence[Job], *, now: datetime, lease: timedelta
 ) -> tuple[SnapshotMeasure, ...]:
-    creating = {job.id: job for job in unfinished}
-    found = [one for one in (await tx.snapshots.of_jobs(creating)).values() if not one.merged]
+    alone = {job.id: job for job in jobs}
+    found = [one for one in (await tx.snapshots.of_jobs(alone)).values() if not one.merged]
     graphs = await tx.graphs.views({DATABASE_GRAPH, *(one.graph for one in found)}, now=now, lease=lease)
     committed = graphs[DATABASE_GRAPH].committed
     return tuple(
         SnapshotMeasure(
-            relation=creating[one.job].relation,
+            relation=alone[one.job].relation,
             lag=max(committed - (one.consumed or one.epoch), 0),
             in_flight=_in_flight(graphs[one.graph]),
         )

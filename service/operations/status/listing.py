@@ -310,6 +310,7 @@ def _job(found: Job, progress: JobProgress, waiting: Waiting | None, broken: Bro
             eta_seconds=_seconds(progress.eta),
             waiting_for=progress.waiting_for,
         ),
+        own_graph=found.own_graph,
     )
 
 

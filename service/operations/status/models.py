@@ -90,6 +90,8 @@ class JobView:
     broken: Broken | None
     """Why the job's relation is not kept current, null while it is."""
     progress: ProgressView
+    own_graph: str | None
+    """Why the job stays in a graph of its own, and may lag. Null if the database graph maintains it."""
 
 
 @dataclass(frozen=True, slots=True)

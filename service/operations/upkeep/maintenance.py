@@ -6,7 +6,7 @@ They vacuum old row versions, drop unused staging tables, and delete requests of
 from collections.abc import Sequence
 
 from service.domain.errors import Deposed
-from service.domain.job import IN_GRAPH
+from service.domain.job import IN_GRAPH, JobState
 from service.operations.auditing import KEPT
 from service.operations.read_logins import end_logins
 from service.operations.retrying import retried
@@ -37,14 +37,19 @@ async def tidy(world: World, *, term: Term) -> None:
 async def vacuum(world: World, *, term: Term) -> int:
     """Delete row versions that no reader can see any more, and return their number."""
     async with world.stores.begin(term) as tx:
-        jobs = await tx.jobs.where(IN_GRAPH, graph=DATABASE_GRAPH)
+        running = await tx.jobs.where(IN_GRAPH)
+        # Nothing of a snapshot job is vacuumed before it is created.
+        jobs = [job for job in running if job.graph == DATABASE_GRAPH or job.state is JobState.CREATED]
         outputs = await tx.plans.outputs([job.id for job in jobs])
-        published = (await tx.graphs.state(DATABASE_GRAPH)).published
-        # Read after the published epoch, because a job that starts in between pins a later epoch.
+        states = await tx.graphs.states({DATABASE_GRAPH, *(job.graph for job in jobs)})
+        # Read after the published epochs, because a job that starts in between pins a later epoch.
         pinned = await tx.snapshots.pinned()
-    epoch = published if pinned is None else min(published, pinned)
-    written = [output for of_job in outputs.values() for output in of_job]
-    return await world.tables.vacuum(written, DATABASE_GRAPH, epoch, term=term)
+    deleted = 0
+    for graph, state in states.items():
+        epoch = state.published if pinned is None else min(state.published, pinned)
+        written = [output for job in jobs if job.graph == graph for output in outputs.get(job.id, ())]
+        deleted += await world.tables.vacuum(written, graph, epoch, term=term)
+    return deleted
 
 
 @retried

@@ -1,5 +1,6 @@
 """Send requests to workers: analyze a query, and verify a view against its query."""
 
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
@@ -90,7 +91,11 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
         request = _request(found, plan, *epochs)
         # The holder of a pin must be unique, so each verification reserves a number.
         asked = await tx.statements.reserve()
-    async with world.pins.pin(DATABASE_GRAPH, request.epoch, holder=f"verify {asked}"):
+    async with AsyncExitStack() as pins:
+        await pins.enter_async_context(world.pins.pin(DATABASE_GRAPH, request.epoch, holder=f"verify {asked}"))
+        if found.graph != DATABASE_GRAPH and found.state is JobState.CREATED:
+            own = world.pins.pin(found.graph, request.relation_epoch, holder=f"verify {asked}")
+            await pins.enter_async_context(own)
         answer = await _ask(world, request, Verified, limit=VERIFY_WAIT)
     return await _said_stale(world, found, answer)
 
@@ -135,7 +140,8 @@ async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
 
     Both are committed epochs, like the positions. The published epoch may be older.
     """
-    snapshot = None if job.state is JobState.CREATED else (await tx.snapshots.of_jobs([job.id])).get(job.id)
+    created = job.state is JobState.CREATED and job.own_graph is None
+    snapshot = None if created else (await tx.snapshots.of_jobs([job.id])).get(job.id)
     if snapshot is None:
         committed = (await tx.graphs.state(DATABASE_GRAPH)).committed
         return committed, committed

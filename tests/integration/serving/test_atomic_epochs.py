@@ -5,7 +5,7 @@ import threading
 import psycopg
 import pytest
 
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, Term
 from tests.support.state_store import Store, relation
 
 pytestmark = pytest.mark.postgres
@@ -89,3 +89,17 @@ async def test_versions_out_of_sight_cannot_fail_a_query(store: Store) -> None:
     await store.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[table])
     assert await store.rows("select count(*), sum(10 / x) from public.divisors where 10 / x > 1") == [(100, 500)]
     assert await store.rows("select count(*) from public.divisors where (10 / x)::text::int > 1") == [(100,)]
+
+
+async def test_s2_a_graph_of_its_own_shows_what_it_has_published(store: Store) -> None:
+    """Users and DML read its published epoch, whatever the database graph has published and it is writing."""
+    table = relation(1, "alone", {"id": "bigint", "v": "bigint"}, "id")
+    await store.tables.create(table, term=TERM)
+    await store.run("insert into state.t_1 values (0, 1, 10, 3), (0, 2, 20, 8)")
+    await store.tables.publish(DATABASE_GRAPH, Epoch(9), term=TERM, created=[])
+    assert await store.tables.publish(GraphId(7), Epoch(5), term=TERM, created=[table]) == {}
+    for schema in ("public", "live"):
+        assert await store.rows(f"select id from {schema}.alone") == [(1,)]
+    await store.tables.publish(GraphId(7), Epoch(8), term=TERM, created=[])
+    for schema in ("public", "live"):
+        assert await store.rows(f"select id from {schema}.alone order by 1") == [(1,), (2,)]

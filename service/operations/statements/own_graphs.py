@@ -1,0 +1,28 @@
+"""Decide from the catalog whether the job of a new view stays in a graph of its own. See `service.domain.own_graph`."""
+
+from collections.abc import Mapping, Sequence
+
+from service.domain.own_graph import own_graph, reading
+from service.domain.parameters import SystemParameters
+from service.operations.statements.staged_views import PlannedStage
+from service.operations.world import World
+from service.ports.records import THE_RELATION, NewJob, hidden_id
+
+
+async def own_graph_of(
+    world: World, new: NewJob, stages: Sequence[PlannedStage], session: Mapping[str, str]
+) -> str | None:
+    """Return why the job of a view stays in a graph of its own, or None if it does not."""
+    if session.get("own_graph") == "true":
+        return "the session variable own_graph is on"
+    async with world.stores.begin() as tx:
+        limit = SystemParameters.of(await tx.parameters.all()).own_graph_rows
+        found = [await tx.catalog.get(one) for one in sorted(new.upstreams)]
+        entries = [entry for entry in found if entry is not None]
+        staying = {job.id for job in await tx.jobs.where(ids=[entry.job for entry in entries]) if job.own_graph}
+    of_others = [entry.relation.name for entry in entries if entry.job in staying]
+    if of_others:
+        return reading(of_others)
+    written = [(one.stage, THE_RELATION if one.output is None else hidden_id(one.output)) for one in stages]
+    rows = {entry.relation.id: entry.key_count for entry in entries}
+    return own_graph(written, rows, {entry.relation.id: entry.relation.name for entry in entries}, rows_max=limit)

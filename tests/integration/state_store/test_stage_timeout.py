@@ -1,0 +1,42 @@
+"""The changes of a stage take no longer than others may be made to wait for them (I13)."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.stage_chains import Chains
+from tests.support.state_store import prepared_store
+from workers.engines.stages import StageEngine
+from workers.runners.failure import explain
+from workers.state_store.port import TooSlowError
+from workers.state_store.postgres import PostgresStore
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+async def chains(database_url: str) -> AsyncGenerator[Chains]:
+    async with prepared_store(database_url) as store:
+        made = Chains(store, {"t": "create table t (id bigint, k bigint, primary key (id))"})
+        await made.create()
+        yield made
+
+
+async def test_s2_a_stage_that_takes_too_long_fails_by_its_own_fault(chains: Chains) -> None:
+    """Changed rows meet 2000 others at a hot key."""
+    await chains.change("insert into t select n, 1 from generate_series(1, 2000) n")
+    chain = await chains.add("select count(*) as n from t a join t b on a.k = b.k where a.id < 100")
+    (link,) = chain.links
+    store = link.engine.store
+    assert isinstance(store, PostgresStore)
+    link.engine = StageEngine(replace(store, stage_timeout_ms=1), link.bound, link.engine.copiers)
+    await chains.change("update t set k = 1 - k where id < 1000")
+    before = chains.epoch, chain.windowed
+    with pytest.raises(TooSlowError, match=r"stage_timeout_ms \(1\)") as caught:
+        chains.follow(chain)
+    assert explain(caught.value)[0], "the graph would try again for ever"
+    assert (chain.windowed, chains.epoch) == (before[1], before[0] + 1)
+    link.engine = StageEngine(store, link.bound, link.engine.copiers)
+    assert await chains.differs(chain, followed=True) == (Counter(), Counter())
