@@ -71,7 +71,9 @@ async def hold_jobs(tx: Transaction, view: GraphView, collected: Answered, comma
     if view.decoupled is not None:
         consumed = snapshots.consumed_by([answer for _, answer in collected])
         if consumed is not None:
-            jobs.update(job.id for job in await tx.jobs.where({JobState.CREATING}, graph=view.graph))
+            # A job that stays in its graph is created there.
+            running = {JobState.CREATING, JobState.CREATED}
+            jobs.update(job.id for job in await tx.jobs.where(running, graph=view.graph))
             await tx.jobs.hold_all(jobs)
             await tx.snapshots.replayed(view.graph, consumed)
             return
