@@ -32,14 +32,15 @@ def test_s2_a_view_that_reads_its_input_whole_stops_nobody(service: Service, bys
     ((reason, lag),) = service.stored("select reason, lag_seconds from rw_catalog.rw_own_graphs")
     assert "reads all rows of hf (300)" in reason
     assert lag >= 0
-    waiting = f"select from pg_locks where relation = 'state.t_{job}'::regclass and not granted"
+    before = service.sql("SELECT s FROM heavy WHERE id = 1")
+    waiting = f"select 1 from pg_locks where relation = 'state.t_{job}'::regclass and not granted"
     with service.store() as store, bystander.unharmed():
-        store.execute(f"begin; lock table state.t_{job} in share mode")
+        store.execute(f"begin; lock table state.t_{job} in share mode".encode())
         service.run("UPDATE hf SET v = v + 1 WHERE id = 1")
         until(lambda: service.stored(waiting), what="its epoch waits")
         begun = bystander.written
         until(lambda: bystander.written > begun + 3, what="others write")
-        assert service.sql("SELECT s FROM heavy WHERE id = 1") == [[1]]
+        assert service.sql("SELECT s FROM heavy WHERE id = 1") == before
         store.execute("rollback")
     same(service)
     service.verified("heavy")
