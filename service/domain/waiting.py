@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from service.domain.barrier import GraphStatus, GraphView, OwnWorker, Pace
+from service.domain.barrier import GraphStatus, GraphView, Pace
+from service.domain.decoupled import OwnWorker
 from service.domain.job import Job, JobState, queued_at
 from service.domain.launching import Launch
 from service.domain.progress import ScanProgress, follows_unread, held_outside

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.barrier import FailedIndex, OwnWorker
+from service.domain.decoupled import FailedIndex, OwnWorker
 from service.domain.errors import NotFound, Stale
 from service.domain.job import Job, JobEvent
 from service.domain.launching import OwnJob

@@ -16,7 +16,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, RelationId, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.mutation import Mutation
 from service.protocol.plan import JobPlan
 from service.protocol.relation import Relation
@@ -26,7 +26,6 @@ from tests.simulation.kernel import Kernel
 from tests.simulation.worker_process import StopEvent, TaskStore, Turn
 from tests.support.fake_meta_snapshots import FakeSnapshots
 from tests.support.fake_meta_store import FakeGraphs
-from tests.support.fake_meta_tables import Tables
 from tests.support.fake_state_store import FakeFences
 from workers.agent import Agent, Executor
 from workers.backfill.reading import Reading, Replay, interleaved
@@ -188,17 +187,6 @@ def test_a_job_that_shares_a_worker_although_it_has_its_own_is_found(monkeypatch
 
     monkeypatch.setattr(FakeGraphs, "_serving", shared)
     assert "I10" in found()
-
-
-def test_s2_a_job_that_reads_ahead_of_another_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I1: what a graph of its own has not committed yet is not there."""
-
-    def everything(tables: Tables, job: JobId) -> Epoch:
-        del job
-        return tables.graphs[DATABASE_GRAPH].committed
-
-    monkeypatch.setattr("tests.support.fake_meta_snapshots._readable", everything)
-    found()
 
 
 def test_s2_a_vacuum_that_heeds_no_job_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

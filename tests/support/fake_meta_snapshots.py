@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from service.domain.barrier import FailedIndex
+from service.domain.decoupled import FailedIndex
 from service.domain.job import JobState
 from service.ports.limits import AdaptedScan, Held, Look
 from service.ports.records import Command, LogicalView, NewLogicalView

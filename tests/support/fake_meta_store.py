@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
+from service.domain.barrier import GraphStatus, GraphView, InFlight, Line
+from service.domain.decoupled import Decoupled, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState, needs_graph
 from service.domain.launching import OwnJob

@@ -27,7 +27,8 @@ from sqlalchemy import (
     update,
 )
 
-from service.domain.barrier import Decoupled, FailedIndex, GraphStatus, GraphView, InFlight, Line, OwnWorker
+from service.domain.barrier import GraphStatus, GraphView, InFlight, Line
+from service.domain.decoupled import Decoupled, FailedIndex, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT, JobState, needs_graph
@@ -184,6 +185,18 @@ def _state(row: Row[*tuple[Any, ...]]) -> GraphState:
     )
 
 
+_OF_ITS_SNAPSHOT: Final = (
+    snapshot_backfill.c.merged,
+    snapshot_backfill.c.indexed,
+    snapshot_backfill.c.start_failures,
+    snapshot_backfill.c.start_error,
+    snapshot_backfill.c.start_due,
+    snapshot_backfill.c.index_failures,
+    snapshot_backfill.c.index_error,
+    snapshot_backfill.c.index_due,
+)
+
+
 def _views() -> Select[*tuple[Any, ...]]:
     wanted = any_(bindparam("wanted", type_=Ids()))
     in_flight = and_(barrier.c.graph == graphs.c.id, IN_FLIGHT)
@@ -203,14 +216,7 @@ def _views() -> Select[*tuple[Any, ...]]:
             and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),
             and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
             *LINE,
-            snapshot_backfill.c.merged,
-            snapshot_backfill.c.indexed,
-            snapshot_backfill.c.start_failures,
-            snapshot_backfill.c.start_error,
-            snapshot_backfill.c.start_due,
-            snapshot_backfill.c.index_failures,
-            snapshot_backfill.c.index_error,
-            snapshot_backfill.c.index_due,
+            *_OF_ITS_SNAPSHOT,
             job.c.serverless,
             not_(_reading()).label("loaded"),
             job.c.state.label("job_state"),

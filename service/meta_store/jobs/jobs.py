@@ -91,9 +91,8 @@ class PostgresJobs(OnConnection):
             own_graph=new.own_graph,
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
-        late = dependents(new.order)
         for one in new.fragments:
-            await self._add_fragment(job, one, late, ids)
+            await self._add_fragment(job, one, dependents(new.order), ids)
         stored = await self.get(job)
         assert stored is not None
         return stored

@@ -245,8 +245,7 @@ async def _inject(
     # Commands and statements that arrived after the view was read wait for the next tick, which they have signalled.
     starting = effect.kind is BarrierKind.INITIAL
     waiting = await tx.commands.waiting(view.graph) if view.commands_open or starting else ()
-    kind = effect.kind
-    statements, limits = _NO_STATEMENTS
+    kind, (statements, limits) = effect.kind, _NO_STATEMENTS
     if starting:
         await rescaling.fit(tx, view.graph, effect.worker, now=now, lease=world.worker_lease)
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)

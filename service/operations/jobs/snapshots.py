@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from service.domain.barrier import FailedIndex, GraphView
+from service.domain.barrier import GraphView
+from service.domain.decoupled import FailedIndex
 from service.domain.errors import Exhausted, MetaError, Refused, Unavailable
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters

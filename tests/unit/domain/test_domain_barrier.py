@@ -17,9 +17,7 @@ from service.domain.barrier import (
     BuildIndex,
     Chore,
     Commit,
-    Decoupled,
     Effect,
-    FailedIndex,
     GraphStatus,
     GraphView,
     InFlight,
@@ -35,6 +33,7 @@ from service.domain.barrier import (
     decide,
     may_start,
 )
+from service.domain.decoupled import Decoupled, FailedIndex
 from service.domain.epochs import following
 from service.domain.retry import BACKOFF_MAX
 from service.protocol.barrier import BarrierKind

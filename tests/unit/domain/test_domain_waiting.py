@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.domain.barrier import Decoupled, FailedIndex, GraphStatus, GraphView, InFlight, OwnWorker, Pace
+from service.domain.barrier import GraphStatus, GraphView, InFlight, Pace
+from service.domain.decoupled import Decoupled, FailedIndex, OwnWorker
 from service.domain.job import Job, JobState
 from service.domain.launching import End, Hold, Launch
 from service.domain.progress import ScanProgress
