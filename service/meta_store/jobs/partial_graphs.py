@@ -31,6 +31,8 @@ class PostgresPartialGraphs(OnConnection):
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         """Lock the database graph's row, so that no barrier commits and no Pause is queued before this transaction."""
+        # A scan's row comes before the graph's. A commit in between moves the total by the changes of its epoch.
+        await self._pin_totals(job)
         held = select(graphs.c.paused, graphs.c.paused_since, graphs.c.paused_by)
         held = held.where(graphs.c.id == DATABASE_GRAPH)
         paused, since, by = (await self._connection.execute(held.with_for_update())).one()
@@ -55,7 +57,6 @@ class PostgresPartialGraphs(OnConnection):
         readable = await PostgresSnapshots(self._connection).readable(job)
         pinned = update(job_table).where(job_table.c.id == job).values(graph=graph, snapshot_epoch=readable)
         stays = (await self._connection.execute(pinned.returning(job_table.c.own_graph))).scalar_one() is not None
-        await self._pin_totals(job)
         await self._connection.execute(insert(snapshot_backfill).values(job=job, graph=graph, indexed=indexed))
         return Snapshot(job, graph, readable, indexed=indexed, stays=stays)
 
