@@ -32,6 +32,13 @@ class Snapshot:
 class PartialGraphs(Protocol):
     """The graphs of Snapshot jobs. The other graph is the database graph."""
 
+    async def pin_totals(self, job: JobId) -> None:
+        """Keep the present numbers of keys as the totals of the job's scans, because later epochs change them.
+
+        This comes before `begin`, as the order of locks has it.
+        """
+        ...
+
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         """Create the partial graph of a starting job, pinned at the committed epoch of the database graph.
 

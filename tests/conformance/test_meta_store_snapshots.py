@@ -75,6 +75,7 @@ async def test_f7_the_total_of_a_snapshot_is_that_of_its_pinned_epoch(stores: St
         snapshot = new_view("s", table.relation, scan_type=ScanType.SNAPSHOT_BACKFILL)
         view = await add_creating(tx, snapshot)
         live = await add_creating(tx, new_view("l", table.relation))
+        await tx.partial_graphs.pin_totals(view.id)
         begun = await tx.partial_graphs.begin(view.id, indexed=True)
 
     async def totals() -> list[int | None]:

@@ -66,6 +66,13 @@ class FakeSnapshots:
 class FakePartialGraphs:
     tables: Tables
 
+    async def pin_totals(self, job: JobId) -> None:
+        tables = self.tables
+        for fragment in tables.of_job(job):
+            upstream = None if fragment.upstream is None else tables.relations[fragment.upstream]
+            if fragment.scan_type is ScanType.SNAPSHOT_BACKFILL and upstream is not None and upstream.owner is None:
+                tables.scans.put(fragment.id, replace(tables.scans[fragment.id], total=upstream.key_count))
+
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         tables, database = self.tables, self.tables.graphs[DATABASE_GRAPH]
         graph = GraphId(DATABASE_GRAPH + next(tables.ids))
@@ -78,10 +85,6 @@ class FakePartialGraphs:
         tables.graphs.put(
             graph, GraphRow(graph, paused=paused, paused_since=database.paused_since, paused_by=database.paused_by)
         )
-        for fragment in tables.of_job(job):
-            upstream = None if fragment.upstream is None else tables.relations[fragment.upstream]
-            if fragment.scan_type is ScanType.SNAPSHOT_BACKFILL and upstream is not None and upstream.owner is None:
-                tables.scans.put(fragment.id, replace(tables.scans[fragment.id], total=upstream.key_count))
         row = tables.jobs[job]
         readable = _readable(tables, job)
         tables.jobs.put(job, replace(row, job=replace(row.job, graph=graph), snapshot_epoch=readable))

@@ -31,8 +31,6 @@ class PostgresPartialGraphs(OnConnection):
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         """Lock the database graph's row, so that no barrier commits and no Pause is queued before this transaction."""
-        # A scan's row comes before the graph's. A commit in between moves the total by the changes of its epoch.
-        await self._pin_totals(job)
         held = select(graphs.c.paused, graphs.c.paused_since, graphs.c.paused_by)
         held = held.where(graphs.c.id == DATABASE_GRAPH)
         paused, since, by = (await self._connection.execute(held.with_for_update())).one()
@@ -60,8 +58,7 @@ class PostgresPartialGraphs(OnConnection):
         await self._connection.execute(insert(snapshot_backfill).values(job=job, graph=graph, indexed=indexed))
         return Snapshot(job, graph, readable, indexed=indexed, stays=stays)
 
-    async def _pin_totals(self, job: JobId) -> None:
-        """Keep the present numbers of keys, which are those of the committed epoch. Later epochs change them."""
+    async def pin_totals(self, job: JobId) -> None:
         scans = update(scan_progress).where(
             scan_progress.c.fragment == fragment.c.id,
             fragment.c.job == job,

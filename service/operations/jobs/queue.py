@@ -124,10 +124,9 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
     Return whether that is done. A job that waits for an index is not started.
     """
     async with world.stores.begin(term) as tx:
-        plans = await tx.plans.of([job.id])
-        if not plans:
+        plan = next(iter(await tx.plans.of([job.id])), None)
+        if plan is None:
             return True  # cancelled before any table existed
-        (plan,) = plans
         loading = is_snapshot(plan) and only_inserts(plan) and await many_rows(tx, plan)
         sums = sums_of(plan) if is_snapshot(plan) else {}
         needed = lookups_of(plan)
@@ -149,6 +148,8 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         current = await tx.jobs.hold(job.id)
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
             return True  # cancelled meanwhile, and its removal queued the clean-up of the table
+        if is_snapshot(plan):
+            await tx.partial_graphs.pin_totals(job.id)
         if await _lacking(tx, plan, needed):
             return False  # an index was given up since it was found
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
