@@ -148,10 +148,8 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         current = await tx.jobs.hold(job.id)
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
             return True  # cancelled meanwhile, and its removal queued the clean-up of the table
-        if is_snapshot(plan):
-            await tx.partial_graphs.pin_totals(job.id)
-        if await _lacking(tx, plan, needed):
-            return False  # an index was given up since it was found
+        if not await _pinned(tx, plan, needed):
+            return False
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
         begun = None
         if is_snapshot(plan):
@@ -162,6 +160,13 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         facts = {"job": job.id, "name": job.name, "graph": (current if begun is None else begun).graph}
         await tx.events.append("job.started", facts | {"serverless": job.serverless}, now=world.clock.now())
     return True
+
+
+async def _pinned(tx: Transaction, plan: JobPlan, needed: Sequence[LookupIndex]) -> bool:
+    """Pin what the job's scans start from. Return False if an index was given up since it was found."""
+    if is_snapshot(plan):
+        await tx.partial_graphs.pin_totals(plan.id)
+    return not await _lacking(tx, plan, needed)
 
 
 async def _lacks_indexes(
