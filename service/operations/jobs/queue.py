@@ -162,7 +162,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
     return True
 
 
-async def _pinned(tx: Transaction, plan: JobPlan, needed: Sequence[LookupIndex]) -> bool:
+async def _pinned(tx: Transaction, plan: JobPlan, needed: Collection[LookupIndex]) -> bool:
     """Pin what the job's scans start from. Return False if an index was given up since it was found."""
     if is_snapshot(plan):
         await tx.partial_graphs.pin_totals(plan.id)
