@@ -31,13 +31,13 @@ from service.protocol.dml import (
 )
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, StatementId
 from service.protocol.quoting import quoted
-from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
+from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
 from workers.state_store.connections import ONLY_BY_KEY, application_name, psycopg_connection
 from workers.state_store.loads import Beside, move
 from workers.state_store.port import DmlOutcome, StatementBrokeError
 from workers.state_store.postgres import hold_generation
-from workers.state_store.statements import ENDED_AND_MADE, write
+from workers.state_store.statements import ENDED_AND_MADE, left_out, write
 
 SETUP = (
     "set timezone = 'UTC'",
@@ -317,8 +317,7 @@ def _value(column: Column, given: set[str]) -> str:
     if column.name in given:
         value = f"source.{quoted(column.name)}"
     else:
-        # A row id is generated once, with its row; it is stored and never derived again.
-        value = "nextval('state.row_ids')" if column.name == ROW_ID else column.default or "null"
+        value = left_out(column)
     return f"{value}::{column.type} as {quoted(column.name)}"
 
 

@@ -21,7 +21,7 @@ from service.protocol.ids import Epoch
 from service.protocol.quoting import quoted
 from service.protocol.relation import ROW_ID, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
-from workers.state_store.statements import ENDED, MADE, stored_columns, write
+from workers.state_store.statements import ENDED, MADE, left_out, stored_columns, write
 
 DIVIDED_ROWS: Final = 20_000
 """The least number of rows of a slice that is divided. A smaller one is moved before a second session has begun."""
@@ -116,7 +116,8 @@ def _rows(statement: InsertStaged, half: Half) -> str:
     """Print a query of a half's rows: `_vnode`, the table's columns, and `_from`, which is the row's number."""
     relation = statement.relation
     values = ", ".join(
-        f"{_value(column.name, set(statement.columns))}::{column.type} as {quoted(column.name)}"
+        f"{quoted(column.name) if column.name in statement.columns else left_out(column)}::{column.type}"
+        f" as {quoted(column.name)}"
         for column in relation.columns
     )
     generated = relation.key[0].name == ROW_ID
@@ -131,13 +132,6 @@ def _rows(statement: InsertStaged, half: Half) -> str:
 def _staged(statement: InsertStaged) -> str:
     within = f"_row >= {statement.first} and _row < {statement.last}"
     return f"(select * from {staging_table(statement.id)} where {within}) staged"
-
-
-def _value(name: str, given: set[str]) -> str:
-    if name in given:
-        return quoted(name)
-    # A row id is generated once, with its row; it is stored and never derived again.
-    return "nextval('state.row_ids')" if name == ROW_ID else "null"
 
 
 def _key(relation: Relation) -> str:

@@ -8,7 +8,7 @@ from service.protocol.columns import Column, ColumnType, ComputedColumn, TypeNam
 from service.protocol.ids import Epoch
 from service.protocol.plan import Pushdown
 from service.protocol.quoting import quoted
-from service.protocol.relation import ALIVE, Relation, state_table
+from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import KeyPart, Position, after_postgres, key_of, upto_postgres
 from workers.backfill.positions import Block, Span, alike
@@ -153,6 +153,14 @@ def alive(table: str) -> str:
     the whole table. `>=` means the same, because ALIVE is the largest value.
     """
     return f"{table}._to >= {ALIVE}"
+
+
+def left_out(column: Column) -> str:
+    """Print the value of a column that an INSERT leaves out: its default.
+
+    A row id is generated once, with its row; it is stored and never derived again.
+    """
+    return "nextval('state.row_ids')" if column.name == ROW_ID else column.default or "null"
 
 
 def same_values(columns: Sequence[str], nullable: Collection[str], row: str, given: str) -> tuple[str, ...]:
