@@ -73,10 +73,6 @@ VIEWS: Final[list[tuple[str, Rows | str]]] = [
     ),
     ("SELECT id, l, second FROM last ORDER BY id", [[1, 10, None], [2, 20, 20], [3, 30, None], [4, 40, None]]),
     (
-        "EXPLAIN SELECT * FROM t WHERE false",
-        [["Result  (cost=0.00..0.00 rows=0 width=0)"], ["  One-Time Filter: false"]],
-    ),
-    (
         (
             "CREATE MATERIALIZED VIEW ordered WITH (backfill_order = FIXED(u -> t)) AS"
             " SELECT t.id, u.id AS u FROM t JOIN u ON u.k = t.k"

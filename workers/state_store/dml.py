@@ -314,10 +314,7 @@ def _vnode(relation: Relation, rows: str) -> str:
 
 
 def _value(column: Column, given: set[str]) -> str:
-    if column.name in given:
-        value = f"source.{quoted(column.name)}"
-    else:
-        value = left_out(column)
+    value = f"source.{quoted(column.name)}" if column.name in given else left_out(column)
     return f"{value}::{column.type} as {quoted(column.name)}"
 
 
