@@ -1,4 +1,4 @@
-"""What only admins may see leaves the catalog: events of tokens and secrets, literals of the SQL probe (expand).
+"""The catalog omits events of tokens and secrets, and literals of the SQL probe (expand).
 
 The catalog's views have no caller, so they show what every role may see. Admins read these events by `/v1/events`. The
 text of the SQL probe moves to the secrets, as the URL of the HTTP probe is kept.

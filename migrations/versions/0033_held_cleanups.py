@@ -1,4 +1,4 @@
-"""Who keeps a dropped relation's tables from their removal (expand).
+"""The sessions that keep a dropped relation's tables from their removal (expand).
 
 Revision ID: 0033
 Revises: 0032

@@ -1,4 +1,4 @@
-"""What a snapshot scan has to read, what a stage looks up, and who paused or limited (expand).
+"""The totals of snapshot scans, the lookups of stages, and the actors of pauses and limits (expand).
 
 `scan_progress.total` is the number of keys at the epoch that a snapshot job has pinned. Other scans have none, and
 their total is the present number. `rw_fragment_backfill_progress` has a row for each input that is looked up.

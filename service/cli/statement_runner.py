@@ -13,7 +13,7 @@ from service.cli.live import Live, created_by, inserted_into
 from service.cli.statements import split
 
 _KINDS: Final = {"\\dt": "table", "\\dm": "materialized view", "\\dv": "view"}
-"""What the commands list that list one kind of relation."""
+"""The rows of commands that list one kind of relation."""
 
 
 @dataclass(slots=True)

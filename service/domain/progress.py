@@ -48,7 +48,7 @@ class ScanProgress:
     source_waiting: str | None = None
     """Why nothing of the external table can be read at present."""
     limited_by: str | None = None
-    """Who set the present limit; None if the scan began with it."""
+    """The actor that set the present limit; None if the scan began with it."""
 
     @property
     def external(self) -> bool:

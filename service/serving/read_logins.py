@@ -81,7 +81,7 @@ class PostgresReadLogins:
             async with self._pool.connection() as conn, conn.transaction():
                 await conn.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
                 await make_login(conn, name, password, CONNECTIONS_MAX, group=self._group, until=login.until)
-                # What the login has set for itself ends here.
+                # Settings that the login made for itself end here.
                 await conn.execute(sql.SQL("alter role {} reset all").format(role))
                 here = sql.Identifier(conn.info.dbname)
                 await conn.execute(sql.SQL("alter role {} in database {} reset all").format(role, here))

@@ -51,7 +51,7 @@ class PostgresPartialGraphs(OnConnection):
             paused_by=by,
         )
         await self._connection.execute(new)
-        # What the job reads may be in graphs of their own, which have come less far.
+        # The job's inputs may be in graphs of their own, which have come less far.
         readable = await PostgresSnapshots(self._connection).readable(job)
         pinned = update(job_table).where(job_table.c.id == job).values(graph=graph, snapshot_epoch=readable)
         stays = (await self._connection.execute(pinned.returning(job_table.c.own_graph))).scalar_one() is not None
