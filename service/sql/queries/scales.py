@@ -11,6 +11,10 @@ from service.sql.expressions.allowed import called_name
 from service.sql.queries.nodes import parsed, printed
 
 _INTEGERS = frozenset({TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT})
+_WHOLE_FIELDS = frozenset(
+    "CENTURY DAY DECADE DOW DOY HOUR ISODOW ISOYEAR MILLENNIUM MINUTE MONTH QUARTER WEEK YEAR".split()
+)
+"""What EXTRACT shows without digits behind the point, of a value of any type."""
 
 
 def scale_of(text: str, columns: Mapping[str, int]) -> int | None:
@@ -90,6 +94,8 @@ def _scale(node: exp.Expr, columns: Mapping[str, int]) -> int | None:
             return _written(node.name)
         case exp.Cast():
             return _cast(node, columns)
+        case exp.Extract():
+            return 0 if node.name.upper() in _WHOLE_FIELDS else None
         case exp.Add() | exp.Sub():
             both = _each(node, columns)
             return None if both is None else max(both)

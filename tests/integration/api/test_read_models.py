@@ -159,7 +159,7 @@ async def test_a_job_shows_its_order_and_what_waits(http: httpx.AsyncClient, sto
     assert [one["waits_for"] for one in shown["fragments"]] == [[], ["a"]]
     (listed,) = (await http.get("/v1/ddl-progress")).json()["items"]
     assert [(one["upstream"], one["waits_for"]) for one in listed["waits"]] == [("b", ["a"])]
-    assert listed["waiting"]["reason"] == "recovery", "no generation has begun"
+    assert listed["waiting"]["reason"] == "start", "no generation has begun"
 
 
 async def test_every_vnode_shows_how_far_it_is(http: httpx.AsyncClient, stores: PostgresStores) -> None:

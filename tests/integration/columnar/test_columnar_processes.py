@@ -139,5 +139,6 @@ async def test_a_small_ndjson_body_of_many_fields_is_read_by_a_process(
     async with bodies.opened(path, "arrow"), bodies.opened(tmp_path / "body", "ndjson") as rows:
         with pytest.raises(Unavailable):
             await anext(rows.csv_of(columns))
-    async with bodies.opened(tmp_path / "body", "ndjson") as rows:
-        assert sum([len(chunk) async for chunk in rows.csv_of(columns)]) == 1_000 * 1_500
+    with pytest.raises(Invalid, match='row 1: columns missing: "c0"'):
+        async with bodies.opened(tmp_path / "body", "ndjson") as rows:
+            await anext(rows.csv_of(columns))
