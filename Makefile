@@ -9,6 +9,9 @@ PREPARED := $(VENV)/.prepared
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 SOURCES := service workers migrations tests
 
+# Hundreds of processes import the same modules, and would compile each of them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-cdc serve test check lint style types format bench soak cluster lock clean
 

@@ -167,8 +167,13 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted:
         statement=error.statement if isinstance(error, StatementBrokeError) else None,
         deterministic=deterministic and not exhausted,
         exhausted=exhausted or (blamed is not None and blamed.exhausted),
-        others=() if blamed is None else tuple(JobFailure(job=o.job, error=o.reason) for o in blamed.others),
+        too_slow=blamed is not None and blamed.too_slow,
+        others=() if blamed is None else tuple(map(_of_another, blamed.others)),
     )
+
+
+def _of_another(error: JobFailedError) -> JobFailure:
+    return JobFailure(job=error.job, error=error.reason, too_slow=error.too_slow)
 
 
 def _configure_log(settings: Settings) -> None:

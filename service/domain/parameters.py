@@ -70,7 +70,7 @@ class SystemParameters:
     """
     stage_timeout_ms: int = 30_000
     """How long a stage of a created view may take for the changes of one epoch, if every statement waits for it. A view
-    that takes longer fails. 0 is no limit. A new value counts from the next recovery on.
+    that takes longer moves into a graph of its own. 0 is no limit. A new value counts from the next recovery on.
     """
     serverless_workers_max: int = 0
     """How many serverless jobs have their own worker at the same time; further ones queue. 0 is no limit."""

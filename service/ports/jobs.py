@@ -60,6 +60,10 @@ class Jobs(Protocol):
         """Lock the row and apply `service.domain.job.after`. Raises IllegalTransition, NotFound."""
         ...
 
+    async def stay(self, job: JobId, reason: str) -> None:
+        """Record why the job stays in a graph of its own. The caller holds the job."""
+        ...
+
     async def take_traced(self) -> Sequence[tuple[Job, str]]:
         """Return the jobs with a `traceparent` whose creation has ended, with it, and forget it. A few at a time."""
         ...

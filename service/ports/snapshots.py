@@ -62,6 +62,13 @@ class PartialGraphs(Protocol):
         """Move the job and its waiting commands into the database graph."""
         ...
 
+    async def leave(self) -> None:
+        """Give each created job of the database graph that stays in a graph of its own that graph (see `Jobs.stay`).
+
+        No epoch is in flight, so the job has consumed its inputs up to the committed epoch.
+        """
+        ...
+
     async def retire(self, graph: GraphId) -> None:
         """Delete the graph and its barriers, and finish its waiting commands, because their job is gone."""
         ...

@@ -114,10 +114,14 @@ class Collected(_Answer):
 
 
 class JobFailure(_Value):
-    """A job that failed in an epoch, and would fail again in the same way."""
+    """A job that failed in an epoch, and would fail again in the same way.
+
+    `too_slow` means that its changes took longer than others may wait for them (`stage_timeout_ms`).
+    """
 
     job: Bigint[JobId]
     error: str
+    too_slow: bool = False
 
 
 class Failed(_Answer):
@@ -126,8 +130,8 @@ class Failed(_Answer):
     `job` is set if one job caused the failure. `statement` is set if the connection was lost while that statement ran.
     `deterministic` means that the same epoch would fail the same way again (for example a bad cast in a query). The
     leader fails such a job at once, so that it does not block the graph. `exhausted` means that the worker ran out of
-    memory while it computed the job. The leader fails a job that does so repeatedly. `others` are further jobs that
-    failed deterministically in this epoch: all of them cost one recovery (I13).
+    memory while it computed the job. The leader fails a job that does so repeatedly. `too_slow` is as in `JobFailure`.
+    `others` are further jobs that failed deterministically in this epoch: all of them cost one recovery (I13).
     """
 
     type: Literal["failed"] = "failed"
@@ -136,7 +140,14 @@ class Failed(_Answer):
     statement: Bigint[StatementId] | None = None
     deterministic: bool = False
     exhausted: bool = False
+    too_slow: bool = False
     others: Annotated[tuple[JobFailure, ...], FailFast()] = ()
+
+    @property
+    def slow(self) -> frozenset[JobId]:
+        """The jobs whose changes took longer than others may wait for them."""
+        its = [self.job] if self.too_slow and self.job is not None else []
+        return frozenset([*its, *(one.job for one in self.others if one.too_slow)])
 
 
 Answer = Annotated[Collected | Failed, Field(discriminator="type")]

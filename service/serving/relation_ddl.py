@@ -126,12 +126,12 @@ def replace_live_view(relation: Relation, graph: GraphId) -> sql.Composed:
 
 
 def create_public_view(relation: Relation, graph: GraphId) -> sql.Composed:
-    """Return the statement that creates the public view for users.
+    """Return the statement that creates the public view for users, or lets it read another graph's epochs.
 
     It shows the graph's published epoch, which is read once per query (I2).
     """
     epoch = sql.SQL("(select epoch from state.published where graph = {})").format(sql.Literal(graph))
-    return sql.SQL("create view public.{} as select {} from {} where _from <= {} and _to > {}").format(
+    return sql.SQL("create or replace view public.{} as select {} from {} where _from <= {} and _to > {}").format(
         sql.Identifier(relation.name), names(relation.visible), table(relation.id), epoch, epoch
     )
 

@@ -254,14 +254,28 @@ async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
     # A reader of a replaced view must not delay the epoch.
     await conn.execute(_IMPATIENT)
     await marks.refuse_foreign(conn, relation.name)
-    if graph != DATABASE_GRAPH:
-        await conn.execute(relation_ddl.replace_live_view(relation, graph))
-    if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
+    public = relation_ddl.create_public_view(relation, graph)
+    if await _make_view(conn, "public", relation, public):
         reader = sql.Identifier((await role_names(conn)).reader)
         view = sql.Identifier("public", relation.name)
         await conn.execute(sql.SQL("grant select on {} to {}").format(view, reader))
         for comment in relation_ddl.key_comments(relation):
             await conn.execute(comment)
+    elif graph == DATABASE_GRAPH or await _shows(conn, relation, graph):
+        return
+    else:
+        # Its job has left the database graph.
+        await conn.execute(public)
+    if graph != DATABASE_GRAPH:
+        await conn.execute(relation_ddl.replace_live_view(relation, graph))
+
+
+async def _shows(conn: Connection, relation: Relation, graph: GraphId) -> bool:
+    """Whether the public view reads the graph's epochs."""
+    view = sql.SQL("select pg_get_viewdef({}::regclass)")
+    name = sql.Identifier("public", relation.name).as_string(conn)
+    found = await (await conn.execute(view.format(sql.Literal(name)))).fetchone()
+    return found is not None and f"graph = {graph})" in found[0]
 
 
 async def _exists(conn: Connection, relation: Relation) -> bool:

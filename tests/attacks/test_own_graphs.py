@@ -11,11 +11,24 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 QUERY = "SELECT id, sum(v) OVER (ORDER BY id) AS s, rank() OVER (ORDER BY v DESC, id) AS r FROM hf"
 
 
+_GRAPHS = (
+    "select j.id, j.state, j.graph, j.own_graph, g.status, g.last_error, r.shown, r.held_back, s.consumed"
+    " from tidefill.job j join tidefill.relation r on r.id = j.relation left join tidefill.graph g on g.id = j.graph"
+    " left join tidefill.snapshot_backfill s on s.job = j.id"
+)
+ABOVE = "SELECT r, count(*) AS n FROM heavy WHERE s > 10 GROUP BY r"
+
+
+def filled(service: Service) -> None:
+    """Create a table of 300 rows."""
+    service.run("CREATE TABLE hf (id bigint PRIMARY KEY, v bigint)")
+    service.run(f"INSERT INTO hf VALUES {', '.join(f'({number}, {number % 7})' for number in range(300))}")
+
+
 def prepare(service: Service) -> int:
     """Create a table of 300 rows and the view over it. Return the view's job."""
     service.run("ALTER SYSTEM SET own_graph_rows = 100")
-    service.run("CREATE TABLE hf (id bigint PRIMARY KEY, v bigint)")
-    service.run(f"INSERT INTO hf VALUES {', '.join(f'({number}, {number % 7})' for number in range(300))}")
+    filled(service)
     made = service.run(f"CREATE MATERIALIZED VIEW heavy AS {QUERY}")
     assert "own_graph_rows (100)" in " ".join(made["notices"])
     return service.job("heavy")
@@ -37,7 +50,7 @@ def test_s2_a_view_that_reads_its_input_whole_stops_nobody(service: Service, bys
     with service.store() as store, bystander.unharmed():
         store.execute(f"begin; lock table state.t_{job} in share mode".encode())
         service.run("UPDATE hf SET v = v + 1 WHERE id = 1")
-        until(lambda: service.stored(waiting), what="its epoch waits")
+        until(lambda: bool(service.stored(waiting)), what="its epoch waits")
         begun = bystander.written
         until(lambda: bystander.written > begun + 3, what="others write")
         assert service.sql("SELECT s FROM heavy WHERE id = 1") == before
@@ -50,12 +63,12 @@ def test_s2_a_job_with_a_graph_of_its_own_lives_on(service: Service) -> None:
     """It follows through a recovery and a pause, others read it, and it leaves nothing when it is dropped."""
     prepare(service)
     ((graph,),) = service.stored("select graph from rw_catalog.rw_own_graphs")
-    service.run("CREATE MATERIALIZED VIEW above AS SELECT r, count(*) AS n FROM heavy WHERE s > 10 GROUP BY r")
+    service.run(f"CREATE MATERIALIZED VIEW above AS {ABOVE}")
     assert len(service.stored("select 1 from rw_catalog.rw_own_graphs")) == 2
     service.kill_worker()
     service.run("UPDATE hf SET v = 100 WHERE id < 50")
     same(service)
-    same(service, "above", "SELECT r, count(*) AS n FROM heavy WHERE s > 10 GROUP BY r")
+    same(service, "above", ABOVE)
     service.post("/v1/mutations", {"type": "pause"})
     service.run("DELETE FROM hf WHERE id > 200")
     same(service)
@@ -63,10 +76,43 @@ def test_s2_a_job_with_a_graph_of_its_own_lives_on(service: Service) -> None:
     service.run("RECOVER")
     service.run("INSERT INTO hf VALUES (1000, 5)")
     same(service)
-    same(service, "above", "SELECT r, count(*) AS n FROM heavy WHERE s > 10 GROUP BY r")
+    same(service, "above", ABOVE)
     with pytest.raises(ProblemError, match="streaming_use_snapshot_backfill = true"):
         service.run(f"CREATE MATERIALIZED VIEW no AS {QUERY}", streaming_use_snapshot_backfill="false")
     service.run("DROP MATERIALIZED VIEW heavy CASCADE")
     assert service.stored("select id from tidefill.graph where id <> 1") == []
     assert service.stored(f"select graph from state.published where graph = {graph}") == []
     service.run("DROP TABLE hf")
+
+
+def test_s2_a_view_whose_changes_take_too_long_leaves_the_graph_of_the_others(service: Service) -> None:
+    """It and what reads it go on from the committed epoch, in graphs of their own, and lose nothing."""
+    service.run("ALTER SYSTEM SET stage_timeout_ms = 1000")
+    filled(service)
+    service.run(f"CREATE MATERIALIZED VIEW heavy AS {QUERY}")
+    service.run(f"CREATE MATERIALIZED VIEW above AS {ABOVE}")
+    service.run("CREATE MATERIALIZED VIEW beside AS SELECT id, v + 1 AS w FROM hf")
+    job = service.job("heavy")
+    service.run("RECOVER")
+    assert service.stored("select 1 from rw_catalog.rw_own_graphs") == []
+    left = f"select 1 from tidefill.job where id = {job} and own_graph like '%stage_timeout_ms (1000)%'"
+    with service.store() as store:
+        store.execute(f"begin; lock table state.t_{job} in share mode".encode())
+        updated = service.later("UPDATE hf SET v = v + 1 WHERE id < 100")
+        until(lambda: bool(service.stored(left)), what=lambda: service.stored(_GRAPHS))
+        store.execute("rollback")
+    updated.result()
+    until(
+        lambda: len(service.stored("select 1 from rw_catalog.rw_own_graphs")) == 2, what=lambda: service.stored(_GRAPHS)
+    )
+    same(service)
+    same(service, "above", ABOVE)
+    same(service, "beside", "SELECT id, v + 1 AS w FROM hf")
+    service.kill_worker()
+    service.run("DELETE FROM hf WHERE id > 250")
+    same(service)
+    same(service, "above", ABOVE)
+    service.verified("heavy")
+    assert service.state(job) == "Created"
+    service.run("DROP MATERIALIZED VIEW heavy CASCADE")
+    assert service.stored("select id from tidefill.graph where id <> 1") == []

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from service.domain.barrier import GraphStatus
 from service.domain.decoupled import FailedIndex, OwnWorker
 from service.domain.errors import NotFound, Stale
 from service.domain.job import Job, JobEvent
@@ -238,6 +239,30 @@ async def test_a_merge_moves_the_job_and_what_waits_for_it(stores: Stores) -> No
         decoupled = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).decoupled
         assert decoupled is not None
         assert decoupled.merged
+
+
+async def test_s2_a_created_job_that_stays_gets_a_graph_that_goes_on_from_what_is_committed(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    await running(stores)
+    await inject(stores, barrier(10))
+    async with stores.begin() as tx:
+        await tx.barriers.answer(collected(10), now=NOW)
+        await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
+        await tx.partial_graphs.leave()
+        assert await tx.partial_graphs.all() == [], "nobody stays"
+        await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
+        await tx.jobs.stay(view.id, "it is slow")
+        await tx.partial_graphs.leave()
+        (graph,) = await tx.partial_graphs.all()
+        assert await tx.partial_graphs.of_jobs([table.id, view.id]) == {table.id: DATABASE_GRAPH, view.id: graph}
+        assert (await tx.plans.of([view.id]))[0].snapshot == SnapshotPlan(epoch=Epoch(10), consumed=Epoch(10))
+        assert await tx.snapshots.pinned() == 10
+        seen = await tx.graphs.view(graph, now=NOW, lease=LEASE)
+        assert (seen.status, seen.committed, seen.newest) == (GraphStatus.RECOVERING, 10, 10)
+        assert seen.decoupled is not None
+        assert (seen.decoupled.stays, seen.decoupled.created, seen.decoupled.over) == (True, True, False)
+        await tx.partial_graphs.leave()
+        assert await tx.partial_graphs.all() == [graph]
 
 
 async def test_a_graph_that_is_retired_is_gone_and_its_commands_are_done(stores: Stores) -> None:

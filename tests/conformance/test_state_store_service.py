@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from service.domain.errors import Conflict, Deposed, Stale
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE
 from service.serving import tables
 from tests.conformance.conftest import Examined
@@ -73,6 +73,19 @@ async def test_epochs_beyond_the_published_one_are_not_seen(store: Examined) -> 
     assert await store.shown(ORDERS) == [(1, "a")]
     await store.tables.publish(DATABASE_GRAPH, Epoch(20), term=TERM, created=[])
     assert await store.shown(ORDERS) == [(1, "b"), (2, "new")]
+
+
+async def test_s2_i2_a_relation_that_leaves_for_another_graph_is_read_at_its_epochs(store: Examined) -> None:
+    await store.tables.create(ORDERS, term=TERM)
+    await store.put(ORDERS, 1, "a", 10)
+    await store.tables.publish(DATABASE_GRAPH, Epoch(10), term=TERM, created=[ORDERS])
+    for _ in range(2):
+        await store.tables.publish(GraphId(7), Epoch(10), term=TERM, created=[ORDERS])
+    await store.put(ORDERS, 2, "new", 15)
+    await store.tables.publish(DATABASE_GRAPH, Epoch(20), term=TERM, created=[])
+    assert await store.shown(ORDERS) == [(1, "a")]
+    await store.tables.publish(GraphId(7), Epoch(15), term=TERM, created=[])
+    assert await store.shown(ORDERS) == [(1, "a"), (2, "new")]
 
 
 async def test_roll_back_undoes_what_came_after_and_nothing_else(store: Examined) -> None:

@@ -280,6 +280,10 @@ class FakeJobs:
         unread = {row.job for row in following if not self.tables.scans[row.id].finished}
         return [job for job in await self.where({JobState.CREATED}) if job.id in unread]
 
+    async def stay(self, job: JobId, reason: str) -> None:
+        row = self.tables.jobs[job]
+        self.tables.jobs.put(job, replace(row, job=replace(row.job, own_graph=printable(reason))))
+
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         row = self.tables.jobs.get(job)
         if row is None:

@@ -108,6 +108,19 @@ class FakePartialGraphs:
         for command in self._waiting(graph):
             self.tables.commands.put(command.id, replace(command, graph=DATABASE_GRAPH))
 
+    async def leave(self) -> None:
+        tables, database = self.tables, self.tables.graphs[DATABASE_GRAPH]
+        for one, row in sorted(tables.jobs.items()):
+            its = row.job
+            if its.graph != DATABASE_GRAPH or its.state is not JobState.CREATED or its.own_graph is None:
+                continue
+            graph, at = GraphId(DATABASE_GRAPH + next(tables.ids)), database.committed
+            new = GraphRow(graph, committed=at, published=database.published, newest=database.newest)
+            paused = {"paused": database.paused, "paused_since": database.paused_since, "paused_by": database.paused_by}
+            tables.graphs.put(graph, replace(new, **paused))
+            tables.snapshots.put(graph, Snapshot(one, graph, at, consumed=at, indexed=True, stays=True))
+            tables.jobs.put(one, replace(row, job=replace(its, graph=graph), snapshot_epoch=at))
+
     async def retire(self, graph: GraphId) -> None:
         tables = self.tables
         if graph not in tables.graphs:

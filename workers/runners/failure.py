@@ -66,6 +66,7 @@ class JobFailedError(Exception):
         self.job, self.computing = job, computing
         self.where = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"'
         self.deterministic, reason = explain(error)
+        self.too_slow = isinstance(error, TooSlowError)
         # An error that names a value may contain any word, so a deterministic error is never taken for lack of memory.
         self.exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
         self.others: tuple[JobFailedError, ...] = ()

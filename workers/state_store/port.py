@@ -114,7 +114,7 @@ class TooSlowError(Exception):
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(
             f"the changes of one epoch took longer than stage_timeout_ms ({timeout_ms}), and the statements of others"
-            " waited for them. SET own_graph = true creates the view in a graph of its own, where nobody does"
+            " waited for them"
         )
 
 

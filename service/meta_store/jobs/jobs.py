@@ -159,6 +159,10 @@ class PostgresJobs(OnConnection):
         assert moved is not None
         return moved
 
+    async def stay(self, job: JobId, reason: str) -> None:
+        stays = update(job_table).where(job_table.c.id == job)
+        await self._connection.execute(stays.values(own_graph=printable(reason)))
+
     async def take_traced(self) -> Sequence[tuple[Job, str]]:
         ended = JOBS.add_columns(job_table.c.traceparent).where(TRACED, job_table.c.finished_at.is_not(None))
         locked = ended.order_by(job_table.c.id).limit(_TRACED_TOGETHER).with_for_update(of=job_table, skip_locked=True)

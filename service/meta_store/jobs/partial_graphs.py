@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import and_, delete, func, insert, not_, select, update
 
 from service.domain.barrier import GraphStatus
+from service.domain.job import JobState
 from service.meta_store.documents import among
 from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.snapshots import PostgresSnapshots
@@ -24,6 +25,8 @@ from service.ports.snapshots import Snapshot
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from service.protocol.plan import ScanType
 from service.protocol.relation import RelationKind
+
+_PAUSE = ("paused", "paused_since", "paused_by")
 
 
 class PostgresPartialGraphs(OnConnection):
@@ -96,6 +99,23 @@ class PostgresPartialGraphs(OnConnection):
         await self._hand_over(graph)
         waiting = update(command).where(command.c.graph == graph, UNFINISHED)
         await self._connection.execute(waiting.values(graph=DATABASE_GRAPH))
+
+    async def leave(self) -> None:
+        created = and_(job_table.c.graph == DATABASE_GRAPH, job_table.c.state == JobState.CREATED)
+        leaving = select(job_table.c.id).where(created, job_table.c.own_graph.is_not(None))
+        jobs = (await self._connection.execute(leaving.order_by(job_table.c.id).with_for_update())).scalars().all()
+        if not jobs:
+            return
+        columns = [graphs.c[name] for name in ("committed", "published", "newest", *_PAUSE)]
+        present = select(*columns).where(graphs.c.id == DATABASE_GRAPH).with_for_update(key_share=True)
+        values = (await self._connection.execute(present)).mappings().one()
+        for one in jobs:
+            graph = (await self._connection.execute(select(GRAPH_ID.next_value()))).scalar_one()
+            await self._connection.execute(insert(graphs).values(id=graph, status=GraphStatus.RECOVERING, **values))
+            row = {"job": one, "graph": graph, "consumed": values["committed"], "indexed": True}
+            await self._connection.execute(insert(snapshot_backfill).values(row))
+            moved = update(job_table).where(job_table.c.id == one)
+            await self._connection.execute(moved.values(graph=graph, snapshot_epoch=values["committed"]))
 
     async def retire(self, graph: GraphId) -> None:
         """Lock the job and its graph before the database graph, as every transaction does that locks several."""

@@ -17,6 +17,7 @@ from service.domain.job import IN_GRAPH, JobState
 from service.domain.set_aside import SetAside
 from service.domain.setbacks import is_the_workers
 from service.operations.barriers.effects import apply_commands
+from service.operations.jobs import moving_out
 from service.operations.jobs.failing import fail
 from service.operations.retrying import retried
 from service.operations.world import World
@@ -24,7 +25,7 @@ from service.ports.meta_store import Transaction
 from service.ports.records import Cleanup
 from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
-from service.protocol.ids import JobId, RelationId, Term
+from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Stop
 from service.telemetry.log import logger
 
@@ -37,10 +38,12 @@ log = logger("recovery")
 async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
     """End the generation. Fail the jobs that keep failing, and evict a worker that is dead or hangs."""
     blamed = None if effect.failure is None else effect.failure.job
+    slow = frozenset[JobId]() if effect.failure is None else effect.failure.slow
     failing = await _failing(world, tx, view, effect, now=now)
     await tx.failures.blame(blamed, graph=view.graph)
     for job, error in failing.items():
-        await fail(tx, job, error, now=now)
+        if job not in slow or not await moving_out.decide(tx, job, error, now=now):
+            await fail(tx, job, error, now=now)
     await _blame_statements(tx, view, effect, now=now)
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
     if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and _alone(view))):
@@ -72,7 +75,7 @@ async def _failing(
         again = failure.exhausted and world.suspects.suspect(view.graph, failure.job, now=now)
         if failure.deterministic or again:
             failing[failure.job] = effect.reason
-    await tx.jobs.hold_all(changed.union(failing))
+    await tx.jobs.hold_all(changed.union(failing, await moving_out.concerned(tx, failure)))
     return failing
 
 
@@ -123,12 +126,39 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     for epoch in sorted(set(reached.values())):
         relations = [one for one, upto in reached.items() if upto == epoch]
         await world.tables.roll_back(relations, view.graph, epoch, term=term)
+    if not await _shown(world, view, term=term):
+        return
     async with world.stores.begin(term) as tx:
+        if view.graph == DATABASE_GRAPH:
+            await tx.partial_graphs.leave()
         await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
     # A new partial graph also starts here, with nothing to roll back.
     (log.debug if view.committed == NEVER else log.info)(
         "graph.rolled_back", graph=view.graph, generation=view.generation, epoch=view.committed
     )
+
+
+async def _shown(world: World, view: GraphView, *, term: Term) -> bool:
+    """Let what left the database graph be read as of its own graph's epochs. Return whether the graph can begin (I2).
+
+    Until then users read it at the epochs of the database graph, so nothing may be written. A reader of the view can
+    delay this, and with it only the graph.
+    """
+    if view.decoupled is None or not view.decoupled.created:
+        return True
+    async with world.stores.begin(term) as tx:
+        entry = None if view.decoupled.relation is None else await tx.catalog.get(view.decoupled.relation)
+    if entry is None or not entry.shown:
+        return True
+    refused = await world.tables.publish(view.graph, view.committed, term=term, created=[entry.relation])
+    if refused:
+        log.warning(
+            "graph.not_begun", graph=view.graph, relation=entry.relation.name, error=", ".join(refused.values())
+        )
+        return False
+    async with world.stores.begin(term) as tx:
+        await tx.visibility.publish(view.graph, view.committed, now=world.clock.now(), created=False)
+    return True
 
 
 async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> None:

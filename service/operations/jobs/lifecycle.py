@@ -13,7 +13,7 @@ from service.domain.errors import Conflict, NotFound, Unavailable, UnderRecovery
 from service.domain.job import CREATING, IllegalTransition, Job, JobEvent, JobState
 from service.operations import quotas
 from service.operations.commands.enqueue import ask
-from service.operations.jobs import rescaling
+from service.operations.jobs import moving_out, rescaling
 from service.operations.leaving import Gone, unless
 from service.operations.naming import Named, as_named, named, or_there
 from service.operations.polling import until
@@ -68,6 +68,7 @@ async def _create(world: World, new: NewJob, *, asked_by: Asker) -> Asked:
         await quotas.check_jobs(world, tx, asked_by, job)
         # The insert has locked the jobs of the upstreams, so no ALTER changes their actors after this check.
         await rescaling.check_beside(tx, new)
+        await moving_out.check_reads(tx, new)
         facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by.actor}
         await tx.events.append("job.asked", facts, now=world.clock.now())
     world.signals.notify()

@@ -11,10 +11,8 @@ from service.sql.expressions.allowed import called_name
 from service.sql.queries.nodes import parsed, printed
 
 _INTEGERS = frozenset({TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT})
-_WHOLE_FIELDS = frozenset(
-    "CENTURY DAY DECADE DOW DOY HOUR ISODOW ISOYEAR MILLENNIUM MINUTE MONTH QUARTER WEEK YEAR".split()
-)
-"""What EXTRACT shows without digits behind the point, of a value of any type."""
+_FRACTIONS = frozenset({"SECOND", "MILLISECONDS", "MICROSECONDS", "EPOCH", "JULIAN"})
+"""What EXTRACT may show with digits behind the point, depending on the type of its value."""
 
 
 def scale_of(text: str, columns: Mapping[str, int]) -> int | None:
@@ -86,16 +84,12 @@ def _row_scale_of_two(node: exp.Binary, columns: Mapping[str, int]) -> tuple[exp
 
 def _scale(node: exp.Expr, columns: Mapping[str, int]) -> int | None:
     match node:
+        case exp.Column() | exp.Literal() | exp.Extract():
+            return _leaf(node, columns)
         case exp.Paren() | exp.Neg():
             return _scale(node.this, columns)
-        case exp.Column():
-            return columns.get(f"{quoted(node.table)}.{quoted(node.name)}")
-        case exp.Literal():
-            return _written(node.name)
         case exp.Cast():
             return _cast(node, columns)
-        case exp.Extract():
-            return 0 if node.name.upper() in _WHOLE_FIELDS else None
         case exp.Add() | exp.Sub():
             both = _each(node, columns)
             return None if both is None else max(both)
@@ -107,6 +101,14 @@ def _scale(node: exp.Expr, columns: Mapping[str, int]) -> int | None:
             return found.pop() if len(found) == 1 else None
         case _:
             return None
+
+
+def _leaf(node: exp.Column | exp.Literal | exp.Extract, columns: Mapping[str, int]) -> int | None:
+    if isinstance(node, exp.Column):
+        return columns.get(f"{quoted(node.table)}.{quoted(node.name)}")
+    if isinstance(node, exp.Literal):
+        return _written(node.name)
+    return None if node.name.upper() in _FRACTIONS else 0
 
 
 def _each(node: exp.Expr, columns: Mapping[str, int]) -> tuple[int, int] | None:

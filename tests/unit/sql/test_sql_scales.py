@@ -22,6 +22,8 @@ SCALES = {'"i1"."n"': 2, '"i1"."i"': 0, '"i1"."m"': 4}
         ('coalesce("i1"."n", 0.00)', 2),
         ('case when "i1"."i" > 1 then "i1"."n" end', 2),
         ('case when "i1"."i" > 1 then "i1"."n" else null end', 2),
+        ('extract(year from "i1"."d")', 0),
+        ('extract(second from "i1"."d")', None),
         ('coalesce("i1"."n", 0)', None),
         ('case when "i1"."i" > 1 then "i1"."n" else "i1"."i" end', None),
         ('"i1"."u"', None),
