@@ -84,5 +84,6 @@ def downgrade() -> None:
 
 def _with(earlier: str) -> str:
     before, after = earlier.split("        ('serverless_workers_max'")
-    added = ["('own_graph_rows', '10000')", "('stage_timeout_ms', '30000')", f"('serverless_workers_max'{after}"]
+    ours = {"own_graph_rows": 10_000, "stage_timeout_ms": 30_000, "creating_rows_max": 1_000_000_000}
+    added = [*(f"('{name}', '{value}')" for name, value in ours.items()), f"('serverless_workers_max'{after}"]
     return before + ",\n".join(f"        {one}" for one in added)

@@ -36,7 +36,8 @@ def is_settled(job: Job) -> bool:
         case JobState.FAILED:
             raise Refused(f"{job.kind} {job.name} could not be created: {job.error}")
         case JobState.CANCELLING | JobState.CANCELLED | JobState.DROPPING | JobState.DROPPED:
-            raise Conflict(f"the creation of {job.kind} {job.name} was cancelled")
+            why = "" if job.error is None else f": {job.error}"
+            raise Conflict(f"the creation of {job.kind} {job.name} was cancelled{why}")
         case JobState.CREATED:
             return is_readable(job)
         case _:

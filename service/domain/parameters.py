@@ -12,6 +12,7 @@ from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
 from service.protocol.stage import EngineChoice
 
 INTEGER_MAX: Final = (1 << 31) - 1
+BIGINT_MAX: Final = (1 << 63) - 1
 """Every number here is a Postgres integer."""
 
 
@@ -72,6 +73,10 @@ class SystemParameters:
     """How long a stage of a created view may take for the changes of one epoch, if every statement waits for it. A view
     that takes longer moves into a graph of its own. 0 is no limit. A new value counts from the next recovery on.
     """
+    creating_rows_max: int = 1_000_000_000
+    """How many rows a view may store before it is created, those of its stages included. The creation of one with more
+    is cancelled, because a join without an equality could fill the disk. 0 is no limit.
+    """
     serverless_workers_max: int = 0
     """How many serverless jobs have their own worker at the same time; further ones queue. 0 is no limit."""
     operator_creating_jobs_max: int = 0
@@ -124,6 +129,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "own_graph_rows": (0, INTEGER_MAX),
         # Less than the five minutes after which the leader abandons a barrier.
         "stage_timeout_ms": (0, 240_000),
+        "creating_rows_max": (0, BIGINT_MAX),
         "statement_timeout_max_ms": (1_000, INTEGER_MAX),
         "operator_creating_jobs_max": (0, 100_000),
         "operator_calls_max": (0, 100_000),

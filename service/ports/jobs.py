@@ -60,6 +60,10 @@ class Jobs(Protocol):
         """Lock the row and apply `service.domain.job.after`. Raises IllegalTransition, NotFound."""
         ...
 
+    async def grown(self, rows: int) -> Mapping[JobId, int]:
+        """Return the jobs in creation that have stored more than `rows` rows, with their numbers."""
+        ...
+
     async def stay(self, job: JobId, reason: str) -> None:
         """Record why the job stays in a graph of its own. The caller holds the job."""
         ...

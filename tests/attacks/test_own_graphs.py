@@ -116,3 +116,14 @@ def test_s2_a_view_whose_changes_take_too_long_leaves_the_graph_of_the_others(se
     assert service.state(job) == "Created"
     service.run("DROP MATERIALIZED VIEW heavy CASCADE")
     assert service.stored("select id from tidefill.graph where id <> 1") == []
+
+
+def test_s7_a_view_that_grows_without_end_is_given_up_with_the_reason(service: Service) -> None:
+    filled(service)
+    service.run("ALTER SYSTEM SET creating_rows_max = 1000")
+    service.run("CREATE MATERIALIZED VIEW small AS SELECT id FROM hf")
+    crossed = "SELECT a.id AS a, b.id AS b FROM hf a CROSS JOIN hf b"
+    refused = service.refused(f"CREATE MATERIALIZED VIEW crossed WITH (backfill_rate_limit = 10) AS {crossed}")
+    assert "creating_rows_max is 1000" in str(refused)
+    assert service.sql("SELECT count(*) FROM small") == [[300]]
+    until(lambda: service.stored("select id from tidefill.graph where id <> 1") == [], what="its graph is gone")

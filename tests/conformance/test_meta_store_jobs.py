@@ -562,3 +562,12 @@ async def test_a_traced_job_is_taken_once_after_its_creation_has_ended(stores: S
         assert await tx.jobs.take_traced() == [(ended, asked)]
     async with stores.begin() as tx:
         assert await tx.jobs.take_traced() == []
+
+
+async def test_s7_jobs_in_creation_that_have_stored_many_rows_are_found(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    await running(stores)
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(10, keys={table.relation: 100, view.relation: 7})], now=NOW)
+        assert await tx.jobs.grown(6) == {view.id: 7}
+        assert await tx.jobs.grown(7) == {}

@@ -1,5 +1,6 @@
 """The catalog, jobs, fragments and actors of the meta store in memory; part of `fake_meta_store`."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -279,6 +280,13 @@ class FakeJobs:
         following = (row for row in self.tables.fragments.values() if row.kind is FragmentKind.CDC_SCAN)
         unread = {row.job for row in following if not self.tables.scans[row.id].finished}
         return [job for job in await self.where({JobState.CREATED}) if job.id in unread]
+
+    async def grown(self, rows: int) -> Mapping[JobId, int]:
+        stored = Counter[JobId]()
+        for row in self.tables.relations.values():
+            if self.tables.jobs[row.job].job.state is JobState.CREATING:
+                stored[row.job] += row.key_count
+        return {job: count for job, count in stored.items() if count > rows}
 
     async def stay(self, job: JobId, reason: str) -> None:
         row = self.tables.jobs[job]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, exists, select, update
+from sqlalchemy import Row, Select, and_, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.errors import NotFound
@@ -158,6 +158,13 @@ class PostgresJobs(OnConnection):
         moved = await self.get(job)
         assert moved is not None
         return moved
+
+    async def grown(self, rows: int) -> Mapping[JobId, int]:
+        its = or_(relations.c.id == job_table.c.relation, relations.c.owner == job_table.c.relation)
+        total = func.sum(relations.c.key_count)
+        found = select(job_table.c.id, total.label("total")).select_from(job_table).join(relations, its)
+        found = found.where(job_table.c.state == JobState.CREATING).group_by(job_table.c.id).having(total > rows)
+        return {JobId(row.id): int(row.total) for row in await self._connection.execute(found)}
 
     async def stay(self, job: JobId, reason: str) -> None:
         stays = update(job_table).where(job_table.c.id == job)

@@ -183,16 +183,30 @@ async def _waited(world: World, look: Callable[[], Awaitable[Job | None]], gone:
     return found
 
 
-@retried
 async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: Asker) -> list[JobId]:
     """Cancel creating jobs and wait until they are cleaned up. Return the cancelled jobs. Others are ignored."""
+    cancelled, relations, graphs = await _cancel(world, jobs, asked_by=asked_by)
+    await _gone(world, relations, graphs)
+    return cancelled
+
+
+async def give_up(world: World, job: JobId, reason: str) -> None:
+    """Cancel a creating job for a reason of the service's own, which the job then shows. Nothing is waited for."""
+    await _cancel(world, [job], asked_by=itself("the service"), reason=reason)
+
+
+@retried
+async def _cancel(
+    world: World, jobs: Sequence[JobId], *, asked_by: Asker, reason: str | None = None
+) -> tuple[list[JobId], list[RelationId], Collection[GraphId]]:
+    """Ask for the end of creating jobs. Return the jobs, their relations, and the partial graphs that end with them."""
     cancelled: list[JobId] = []
     stopping: list[JobId] = []
     relations: list[RelationId] = []
     async with world.stores.begin(by=asked_by) as tx:
         await tx.jobs.hold_all(jobs)
         for job in sorted(set(jobs)):
-            moved = await _ended(world, tx, job, JobEvent.CANCEL_ASKED)
+            moved = await _ended(world, tx, job, JobEvent.CANCEL_ASKED, reason)
             if moved is None:
                 continue
             relations.append(moved.relation)
@@ -205,8 +219,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: Asker) -> lis
                 stopping.append(job)
         graphs = await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
-    await _gone(world, relations, graphs)
-    return cancelled
+    return cancelled, relations, graphs
 
 
 @retried
@@ -312,11 +325,11 @@ async def _doom(world: World, tx: Transaction, victim: Named, asked_by: Asker) -
     return entry.job
 
 
-async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent) -> Job | None:
+async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent, reason: str | None = None) -> Job | None:
     """Apply an event that ends a job. Return None if the job's state does not allow it or the job does not exist."""
     # The state is known only after the job's row is locked, so an illegal transition is not checked beforehand.
     try:
-        return await tx.jobs.move(job, event, now=world.clock.now())
+        return await tx.jobs.move(job, event, now=world.clock.now(), error=reason)
     except (IllegalTransition, NotFound):
         return None
 

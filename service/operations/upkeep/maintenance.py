@@ -10,6 +10,7 @@ from service.domain.job import IN_GRAPH, JobState
 from service.operations.auditing import KEPT
 from service.operations.read_logins import end_logins
 from service.operations.retrying import retried
+from service.operations.upkeep.growth import limit_growth
 from service.operations.verify.worker_rpc import VERIFY_WAIT
 from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, StatementId, Term
@@ -21,7 +22,7 @@ log = logger("maintenance")
 async def tidy(world: World, *, term: Term) -> None:
     """Run every chore, even if another one fails (I13). Raises Deposed at once and the first other error at the end."""
     failed: list[Exception] = []
-    for chore in (vacuum, unstage, forget_past, end_logins):
+    for chore in (limit_growth, vacuum, unstage, forget_past, end_logins):
         try:
             await chore(world, term=term)
         except Deposed:
