@@ -188,6 +188,8 @@ class Watch:
 
     tell: Callable[[str], object] = str
     wrong: dict[str, str] = field(default_factory=dict[str, str])
+    harmless: set[Any] = field(default_factory=set[Any])
+    """The kinds of statements that lock nothing, as SQLAlchemy tells kinds apart. Looking at each takes longer."""
 
     def attach(self) -> None:
         """Begin to watch."""
@@ -207,7 +209,13 @@ class Watch:
         watched: Watched | None = connection.info.get("watched")
         if watched is None or not isinstance(statement, Select | Insert | Update | Delete):
             return
-        for lock in locks_of(statement, parameters or (many[0] if many else {})):
+        kind = _inner(statement, "_generate_cache_key")()
+        if kind is not None and kind.key in self.harmless:
+            return
+        locks = locks_of(statement, parameters or (many[0] if many else {}))
+        if kind is not None and not locks:
+            self.harmless.add(kind.key)
+        for lock in locks:
             known = len(watched.wrong)
             if lock.table in RANK or lock.table in SINGLE_WRITER:
                 watched.lock(lock)
