@@ -17,6 +17,7 @@ from service.protocol.relation import Relation, RelationKind
 from service.sql.expressions.operators import truth
 from service.sql.expressions.scalar import Scope
 from service.sql.expressions.typed import Typed, coerced, common_type, settled
+from service.sql.queries.tables import CONSTANTS
 from service.sql.statements.tables import UNBOUND
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import SCHEMA, checked_column
@@ -189,12 +190,13 @@ def _check_clauses(tree: Tree, select: exp.Expr, known: AbstractSet[str]) -> Non
 
 def _from(tree: Tree, clause: exp.Expr | None, catalog: _Catalog) -> list[_Source]:
     if clause is None:
-        raise Invalid("a view reads a table or a view: FROM is missing", position=tree.start + 1)
+        raise Invalid(f"FROM is missing: {CONSTANTS}", position=tree.start + 1)
     table = clause.this
     place = tree.position(table)
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
-        what = "a subquery" if isinstance(table, exp.Subquery) else "a function or a list of values"
-        raise Invalid(f"{what} in FROM is not supported in a view", position=place)
+        if isinstance(table, exp.Subquery):
+            raise Invalid("a subquery in FROM is not supported in a view", position=place)
+        raise Invalid(f"a function or a list of values in FROM is not supported here: {CONSTANTS}", position=place)
     if extra := given(table) - {"this", "db", "alias"}:
         called = _CLAUSES.get(min(extra), min(extra).upper())
         raise Invalid(f"{called} is not supported in a view", position=place)
