@@ -58,6 +58,13 @@ VIEWS: Final[list[tuple[str, Rows | str]]] = [
     ("SELECT a, b FROM named ORDER BY a", [[1, 1], [2, 1]]),
     ("CREATE MATERIALIZED VIEW plain (number) AS SELECT id, v FROM t WHERE v > 20", ""),
     ("SELECT number, v FROM plain ORDER BY 1", [[3, 30], [4, 40]]),
+    ('CREATE VIEW shown (a, "B") AS SELECT id, v, k FROM t UNION ALL SELECT id + 10, 0, k FROM t', "CREATE_VIEW"),
+    ('SELECT a, "B", k FROM shown WHERE a IN (1, 11) ORDER BY a', [[1, 10, 1], [11, 0, 1]]),
+    ('CREATE MATERIALIZED VIEW inlined AS SELECT a + 1 AS next, "B" FROM shown WHERE a > 13', ""),
+    ("SELECT * FROM inlined", [[15, 0]]),
+    ('CREATE MATERIALIZED VIEW counted AS SELECT k, max(a) AS a, sum("B") AS b FROM shown GROUP BY k', ""),
+    ("SELECT k, a, b FROM counted WHERE k = 1", [[1, 12, 30]]),
+    ("DROP VIEW shown CASCADE", ""),
     ("CREATE MATERIALIZED VIEW others AS SELECT id FROM t WHERE k NOT IN (SELECT k FROM u)", ""),
     ("SELECT id FROM others ORDER BY id", [[3]]),
     ("INSERT INTO u VALUES (2, NULL)", ""),
@@ -130,6 +137,66 @@ def test_u11_a_view_without_from_has_its_rows_from_its_first_epoch(service: Serv
     service.kill_worker()
     service.until_recovered(generation)
     assert service.sql("SELECT * FROM checked") == service.sql(values)
+
+
+ALTERED: Final[list[tuple[str, Rows | str]]] = [
+    ("CREATE TABLE t (id int PRIMARY KEY, k int)", ""),
+    ("CREATE TABLE keyless (v int)", ""),
+    ("INSERT INTO t VALUES (1, 1), (2, 1), (3, 2)", ""),
+    ("INSERT INTO keyless VALUES (10), (20)", ""),
+    ("CREATE MATERIALIZED VIEW star AS SELECT * FROM t WHERE id > 0", ""),
+    ("CREATE MATERIALIZED VIEW grouped AS SELECT * FROM (SELECT * FROM t) q JOIN keyless ON v = k * 10", ""),
+    ("ALTER TABLE t ADD COLUMN c numeric(10, 1)", "ALTER_TABLE"),
+    ("ALTER TABLE keyless ADD d varchar(5) DEFAULT 'x'", "ALTER_TABLE"),
+    ("SELECT * FROM t ORDER BY id", [[1, 1, None], [2, 1, None], [3, 2, None]]),
+    ("SELECT v, d FROM keyless ORDER BY v", [[10, "x"], [20, "x"]]),
+    ("INSERT INTO t VALUES (4, 2, 1.5), (5, 3, 2.5)", "INSERT 0 2"),
+    ("INSERT INTO t (id, k) SELECT g, 3 FROM generate_series(6, 7) g", "INSERT 0 2"),
+    ("INSERT INTO keyless (v) VALUES (30)", "INSERT 0 1"),
+    ("INSERT INTO keyless VALUES (40, 'toolong')", '!column "d": value too long'),
+    ("INSERT INTO t VALUES (8, 3, 'NaN')", "!NaN cannot be kept"),
+    ("UPDATE t SET c = id WHERE id IN (1, 5)", "UPDATE 2"),
+    ("UPDATE t SET k = 9 WHERE id = 4", "UPDATE 1"),
+    ("DELETE FROM t WHERE c IS NULL AND id = 7", "DELETE 1"),
+    (
+        "SELECT id, k, c::text FROM t ORDER BY id",
+        [[1, 1, "1.0"], [2, 1, None], [3, 2, None], [4, 9, "1.5"], [5, 3, "5.0"], [6, 3, None]],
+    ),
+    ("SELECT * FROM star ORDER BY id", [[1, 1], [2, 1], [3, 2], [4, 9], [5, 3], [6, 3]]),
+    ("CREATE MATERIALIZED VIEW plain AS SELECT id, c FROM t WHERE c IS NULL OR c > 1", ""),
+    ("CREATE MATERIALIZED VIEW sums AS SELECT c, count(*) AS n, sum(k) AS k FROM t GROUP BY c", ""),
+    ("CREATE MATERIALIZED VIEW joined AS SELECT id, c, d FROM t JOIN keyless ON v = k * 10", ""),
+    ("INSERT INTO t VALUES (9, 3, 1.5)", ""),
+    ("SELECT c::text, n, k FROM sums ORDER BY 1", [["1.0", 1, 1], ["1.5", 2, 12], ["5.0", 1, 3], [None, 3, 6]]),
+    ("SELECT id, c::text, d FROM joined WHERE id > 4 ORDER BY id", [[5, "5.0", "x"], [6, None, "x"], [9, "1.5", "x"]]),
+    (
+        "SHOW CREATE TABLE t",
+        [["public.t", "CREATE TABLE t (id int PRIMARY KEY, k int);\nALTER TABLE t ADD COLUMN c numeric(10, 1)"]],
+    ),
+    ("CREATE TABLE made (id int PRIMARY KEY) WITH (connector = 'datagen')", ""),
+    ("ALTER TABLE made ADD COLUMN c int", '!cannot add a column to "made", which is filled by its connector'),
+    ("ALTER TABLE star ADD COLUMN c int", '!"star" is not a table; it is a materialized view'),
+    ("ALTER TABLE nope ADD COLUMN c int", '!table "nope" does not exist'),
+    ("ALTER TABLE t ADD COLUMN e int DEFAULT 'x'", "!invalid input syntax for type integer"),
+    ("DROP TABLE made", ""),
+]
+
+
+@pytest.mark.parametrize("engine", ["spark", "store"])
+def test_u11_a_column_is_added_to_a_table_that_views_read(service: Service, engine: str) -> None:
+    service.session = {"stage_engine": engine}
+    views = ("star", "grouped", "plain", "sums", "joined")
+    _play(service, ALTERED)
+    for view in views:
+        service.verified(view)
+    generation = service.graph()["generation"]
+    service.kill_worker()
+    service.until_recovered(generation)
+    service.run("INSERT INTO t VALUES (10, 1, 7), (1, 2, 8)")
+    service.run("UPDATE keyless SET d = 'y' WHERE v = 10")
+    for view in views:
+        service.verified(view)
+    assert service.sql("SELECT d FROM joined WHERE id = 10") == [["y"]]
 
 
 @pytest.mark.parametrize("script", [TABLES, VIEWS], ids=["tables", "views"])

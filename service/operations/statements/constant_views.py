@@ -11,10 +11,10 @@ from service.ports.records import NewJob, NewSplitScan
 from service.protocol import constant
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.relation import KEY_PREFIX, VNODE_COUNT_DEFAULT, Relation, RelationKind
+from service.sql.queries.constant import is_constant, is_kept
 from service.sql.queries.finishing import stored_type
 from service.sql.statements.tables import UNBOUND
 from service.sql.statements.views import CreateMaterializedView
-from service.sql.views.constant import is_constant, is_kept
 
 ROWS_MAX: Final = 10_000
 """The rows are a part of the plan, which a worker gets whenever its graph starts."""

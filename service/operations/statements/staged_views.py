@@ -235,7 +235,7 @@ async def columns_of(world: World, statement: CreateMaterializedView) -> Sequenc
     if not columns:
         raise Invalid("a view needs a column", position=offset + 1)
     named = (name if name != "?column?" else f"column{number}" for number, (name, _) in enumerate(columns, 1))
-    names = [checked_column(name, offset + 1) for name in statement.named([*named])]
+    names = [checked_column(name, offset + 1) for name in statement.query.named([*named])]
     return [(name, kind) for name, (_, kind) in zip(names, columns, strict=True)]
 
 

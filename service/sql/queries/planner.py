@@ -85,7 +85,11 @@ class Planner:
             raise Invalid(f'view "{name}" reads itself', position=place)
         self._stack.append(name)
         try:
-            return self._once(name, self.views[name].root, Scope(self.views[name]), name)
+            view = self.views[name]
+            block = self._once(name, view.root, Scope(view), name)
+            names = view.named([one.name for one in block.outputs])
+            named = tuple(replace(one, name=new) for one, new in zip(block.outputs, names, strict=True))
+            return replace(block, outputs=named)
         except (Invalid, NotFound) as error:
             raise Invalid(f'view "{name}": {error}', position=place) from None
         finally:

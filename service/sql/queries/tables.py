@@ -12,13 +12,13 @@ from service.sql.queries.blocks import Block, Output, attached, chained, filtere
 from service.sql.queries.nodes import column, conjuncts, operand
 from service.sql.queries.outer import full_join, kept
 from service.sql.queries.scope import Names, Scope
+from service.sql.statements.views import CONSTANTS
 from service.sql.text.cursor import SCHEMA
 from service.sql.text.tree import given, identifier
 
 if TYPE_CHECKING:
     from service.sql.queries.planner import Planner
 
-CONSTANTS: Final = "rows of constants beside a relation are a materialized view of their own, which a view can read"
 _EXTRA: Final = {
     "sample": "TABLESAMPLE is not supported in a view: it gives other rows each time",
     "only": "ONLY is not supported in a view: no table here has heirs",

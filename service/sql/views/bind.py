@@ -17,9 +17,8 @@ from service.protocol.relation import Relation, RelationKind
 from service.sql.expressions.operators import truth
 from service.sql.expressions.scalar import Scope
 from service.sql.expressions.typed import Typed, coerced, common_type, settled
-from service.sql.queries.tables import CONSTANTS
 from service.sql.statements.tables import UNBOUND
-from service.sql.statements.views import CreateMaterializedView
+from service.sql.statements.views import CONSTANTS, CreateMaterializedView
 from service.sql.text.cursor import SCHEMA, checked_column
 from service.sql.text.labels import label
 from service.sql.text.tree import Tree, given, identifier
@@ -104,7 +103,7 @@ def _nullable(scan: BoundScan, typed: Sequence[Column], place: int) -> bool:
 
 def _bind(statement: CreateMaterializedView, catalog: "_Catalog") -> BoundView:
     first, *others = _branches(statement.query, catalog)
-    names = statement.named([one.name for one in first.outputs])
+    names = statement.query.named([one.name for one in first.outputs])
     outputs = [replace(one, name=name) for one, name in zip(first.outputs, names, strict=True)]
     branches = [replace(first, outputs=outputs), *others]
     _check_names(branches[0].outputs)
@@ -217,7 +216,7 @@ def _sources(tree: Tree, name: str, place: int, qualifiers: frozenset[str], cata
         return [_Source(Scope(tree, catalog.relations[name], qualifiers))]
     try:
         branches = _branches(catalog.views[name], catalog)
-        columns = _matched(branches)
+        columns = _matched(branches, catalog.views[name])
     except (Invalid, NotFound) as error:
         raise Invalid(f'view "{name}": {error}', position=place) from None
     return [
@@ -226,9 +225,11 @@ def _sources(tree: Tree, name: str, place: int, qualifiers: frozenset[str], cata
     ]
 
 
-def _matched(branches: Sequence[Branch]) -> list[Mapping[str, Typed]]:
+def _matched(branches: Sequence[Branch], view: Tree) -> list[Mapping[str, Typed]]:
     """Return the columns of a logical view in each of its branches. A column has the same type in all branches."""
     first = branches[0].outputs
+    names = view.named([one.name for one in first])
+    first = [replace(one, name=name) for one, name in zip(first, names, strict=True)]
     _check_names(first)
     check_widths(branches)
     kinds: list[ColumnType] = []

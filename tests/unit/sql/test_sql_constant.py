@@ -4,9 +4,9 @@ import pytest
 
 from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType
+from service.sql.queries.constant import is_constant, is_kept
 from service.sql.text.tokens import tokenize
 from service.sql.text.tree import parse_tree
-from service.sql.views.constant import is_constant, is_kept
 
 
 @pytest.mark.parametrize(
