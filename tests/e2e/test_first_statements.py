@@ -5,6 +5,7 @@ from typing import Final
 import pytest
 
 from tests.support.service import Service
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -197,6 +198,18 @@ def test_u11_a_column_is_added_to_a_table_that_views_read(service: Service, engi
     for view in views:
         service.verified(view)
     assert service.sql("SELECT d FROM joined WHERE id = 10") == [["y"]]
+
+
+def test_u11_a_column_is_added_while_a_load_runs(service: Service) -> None:
+    """The rows that come afterwards have the default too, and what is changed meanwhile stays."""
+    service.run("CREATE TABLE t (id int PRIMARY KEY, k int)")
+    service.run("INSERT INTO t VALUES (1, 1)")
+    load = service.later("INSERT INTO t (id, k) SELECT g, 1 FROM generate_series(2, 600000) g")
+    until(lambda: service.items("/v1/staged-statements") or None, what=service.log_tail)
+    service.run("ALTER TABLE t ADD COLUMN c int DEFAULT 4")
+    service.run("UPDATE t SET c = 9 WHERE id = 1")
+    assert load.result()["tag"] == "INSERT 0 599999"
+    assert service.sql("SELECT c, count(*) FROM t GROUP BY c ORDER BY c") == [[4, 599999], [9, 1]]
 
 
 @pytest.mark.parametrize("script", [TABLES, VIEWS], ids=["tables", "views"])

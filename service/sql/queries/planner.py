@@ -13,6 +13,7 @@ from service.sql.queries.blocks import Block, Shape
 from service.sql.queries.nodes import conjuncts, operand, rewritten
 from service.sql.queries.relations import Pending, Relations
 from service.sql.queries.scope import Common, Scope
+from service.sql.statements.views import CONSTANTS
 from service.sql.text.tree import Tree, identifier
 
 STAGES_MAX = 64
@@ -53,7 +54,8 @@ class Planner:
                 return selects.limited_query(self, node, scope)
             case _:
                 place = scope.tree.position(node)
-                raise Invalid(f"{type(node).__name__.upper()} is not supported in a view", position=place)
+                where = f"here: {CONSTANTS}" if isinstance(node, exp.Values) else "in a view"
+                raise Invalid(f"{type(node).__name__.upper()} is not supported {where}", position=place)
 
     def with_common(self, node: exp.Expr, scope: Scope) -> Scope:
         """Return the scope with the common table expressions of a query."""

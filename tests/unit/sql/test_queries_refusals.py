@@ -59,6 +59,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         "two columns", "one of them"),
     "select id from t order by id limit (select ^3)": ("LIMIT", "take constants"),
     "select 1 as one union select 2": ("FROM is missing", "a materialized view of their own"),
+    "select id from t union values (^1)": ("list of values", "a materialized view of their own"),
     "select ^id from t for update": ("FOR UPDATE", "is not supported"),
     "select id from ^t tablesample system (10) join u using (id)": ("TABLESAMPLE", "other rows each time"),
     "select id from t where x > any (select ^x from u) or x = 1": ("ANY", "write EXISTS"),
@@ -92,6 +93,11 @@ def test_an_error_in_a_logical_view_stands_where_the_view_is_named() -> None:
     error = _refusal(text, {"v": _tree("select id from t where d < now()")})
     assert str(error).startswith('view "v": now depends on the time')
     assert error.position == text.index("v on") + 1
+
+
+def test_u11_a_logical_view_of_constants_has_the_way_out() -> None:
+    error = _refusal("select id from t join v on v.a = t.id", {"v": _tree("values (1)")})
+    assert str(error).startswith('view "v": VALUES is not supported here: rows of constants')
 
 
 @pytest.mark.parametrize(
