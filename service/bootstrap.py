@@ -96,7 +96,7 @@ async def _serve(settings: Settings) -> None:
     if settings.otel:
         check_installed()
     rules = oidc_rules(settings.oidc_issuer, settings.oidc_audience, settings.oidc_role_claim, settings.oidc_roles)
-    check_bind(settings.host, secured=settings.api_token is not None or rules is not None)
+    check_bind(settings.host, secured=settings.secured)
     stop = _stop_at_signals()
     async with AsyncExitStack() as stack:
         database_url, embedded = await _database(stack, settings)
@@ -264,7 +264,7 @@ async def _wired(
 def _world(
     settings: Settings, pools: Pools, stores: PostgresStores, parsers: ParserProcesses, exchange: Exchange
 ) -> World:
-    hosts = parse_host_rules(settings.source_hosts)
+    hosts = replace(parse_host_rules(settings.source_hosts), told=not settings.secured)
     return World(
         stores=stores,
         tables=PostgresTables(pools.leader),

@@ -131,6 +131,11 @@ class Settings(BaseSettings):
     load_seconds_max: float = Field(default=3600.0, gt=0)
     """How long the body of a bulk load may take in total."""
 
+    @property
+    def secured(self) -> bool:
+        """Whether callers need a token. If not, they are on this machine, because the service listens to no others."""
+        return self.api_token is not None or self.oidc_issuer is not None
+
 
 def read_settings() -> Settings:
     """Read the environment. Raises pydantic.ValidationError, which names the variable."""

@@ -1,4 +1,4 @@
-"""`tidefill load`: send files of rows to tables, with a progress bar."""
+"""`tidefill load` and `reload`: send files of rows to tables with a progress bar, or read a followed table again."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,7 @@ from service.cli import output, watching
 from service.cli.client import DEFAULT_URL, Service, connected
 from service.cli.live import Live
 from service.cli.options import Json, Token, Url
+from service.protocol.quoting import quoted
 
 commands = typer.Typer()
 Format = Literal["csv", "ndjson", "arrow", "parquet"]
@@ -78,6 +79,23 @@ def load(
                 output.say_json({"table": one.table, "rows": rows})
             else:
                 output.say(f"{one.table}: {rows:,} rows loaded")
+
+
+@commands.command()
+def reload(
+    *,
+    table: Annotated[str, typer.Argument(help="A table that follows an external one")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Read a followed table again in place, also a broken one. Its views and indexes stay."""
+    with connected(url, token, as_json=as_json) as service:
+        answer = service.post("/v1/sql", {"sql": f"ALTER TABLE {quoted(table)} RELOAD"})
+    if as_json:
+        output.say_json(answer)
+    else:
+        output.say(f"{table} follows again, and its history is read: tidefill watch {table}")
 
 
 def _given(name: str, table: str | None, form: Format | None) -> Given:

@@ -13,6 +13,7 @@ from typing import Final
 from service.domain.errors import Invalid
 from service.protocol.cdc import CdcColumn
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
+from service.protocol.quoting import quoted
 from service.protocol.relation import why_reserved
 
 
@@ -162,7 +163,7 @@ def why_not_published(table: ExternalTable, publication: Publication, *, may_add
         return f'publication "{publication.name}" leaves out rows or columns of "{table.shown}"'
     if named in publication.tables:
         return None
-    add = f'ALTER PUBLICATION "{publication.name}" ADD TABLE "{table.schema}"."{table.name}"'
+    add = f"ALTER PUBLICATION {quoted(publication.name)} ADD TABLE {quoted(table.schema)}.{quoted(table.name)}"
     if not may_add:
         return f'publication "{publication.name}" does not publish "{table.shown}": {add}'
     if not table.owned:

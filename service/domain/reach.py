@@ -48,6 +48,8 @@ class HostRules:
     networks: tuple[str, ...] = ()
     closed: bool = False
     """Whether the operator gave a list."""
+    told: bool = False
+    """Whether failures are reported in full for every permitted host, because all callers are on this machine."""
 
     def may_resolve(self, host: str) -> bool:
         """Whether the service may query the name server for a host, because some address of it might be permitted."""
@@ -59,8 +61,12 @@ class HostRules:
         return name in self.names or name.endswith(self.suffixes)
 
     def lists(self, host: str, address: str) -> bool:
-        """Whether the operator listed the host, by name or by address. Failures are then reported in full."""
+        """Whether the operator listed the host, by name or by address."""
         return self._in_networks(address) or (self.names_host(host) and not _forbidden(address))
+
+    def tells(self, host: str, address: str) -> bool:
+        """Whether failures of the host are reported in full."""
+        return self.told or self.lists(host, address)
 
     def permits(self, host: str, address: str) -> bool:
         """Whether the service may connect to `host` at `address`, to which it resolved."""

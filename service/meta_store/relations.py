@@ -74,11 +74,11 @@ async def read_relations(
     return by_id, hidden
 
 
-async def store_columns(connection: AsyncConnection, relation: RelationId, of: Relation) -> None:
-    """Store the columns and the key of a new relation."""
+async def store_columns(connection: AsyncConnection, relation: RelationId, of: Relation, *, since: int = 0) -> None:
+    """Store the columns of a relation, from the place `since` on, and its key."""
     places = {part.name: (place, part.descending) for place, part in enumerate(of.key)}
     rows: list[dict[str, Any]] = []
-    for position, column in enumerate(of.columns):
+    for position, column in enumerate(of.columns[since:], since):
         place, descending = places.get(column.name, (None, False))
         rows.append(
             {

@@ -34,6 +34,10 @@ class Catalog(Protocol):
         """
         ...
 
+    async def add_column(self, relation: Relation, statement: str) -> None:
+        """Store the last column of a relation, which is new, and add the statement to the relation's definition."""
+        ...
+
     async def remove(self, relation: RelationId) -> None:
         """Free the name, delete the columns, fragments, actors and positions, and queue a clean-up."""
         ...

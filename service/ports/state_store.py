@@ -90,6 +90,14 @@ class VersionedTables(Protocol):
         """Delete the versions that ended at or before min(epoch, published, every pin), and return their number."""
         ...
 
+    async def add_column(self, relation: Relation) -> None:
+        """Add the last column of a relation to its table and its views, if it is missing.
+
+        Older versions show its default.
+        Raises InUse if another session uses the relation, and Conflict if the table has such a column of another type.
+        """
+        ...
+
     async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
         """Return the users' objects, as schema.name, that depend on the public views with these names."""
         ...
@@ -215,8 +223,12 @@ class ReadSessions(Protocol):
 class PublicViews(Protocol):
     """Logical views in the state store's schema `public`."""
 
-    async def create(self, view: RelationId, name: str, sql: str, *, reads: Collection[str]) -> None:
+    async def create(
+        self, view: RelationId, name: str, sql: str, *, reads: Collection[str], columns: Sequence[str] = ()
+    ) -> None:
         """Create the view, which runs with the rights of the reading user. Repeatable.
+
+        `columns` are the names of its first columns.
 
         Raises Invalid with Postgres's message, and also if the query reads other relations than `reads` of `public`.
         Raises Conflict if a user's relation has the name.

@@ -48,7 +48,7 @@ class Statements(Protocol):
 
         Tables take turns, each with its oldest statement. A staged statement is returned again until its last slice has
         committed. If any statement waits, at least one is returned. No more are added once their texts have `bytes_max`
-        bytes.
+        bytes. Their relations have the present columns.
         """
         ...
 

@@ -5,7 +5,7 @@ run the query. Only a SELECT from the view runs it, with the rights of the selec
 therefore shows only rows that this user may read anyway, at the one published epoch of its relations.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from psycopg import sql as pg
@@ -33,9 +33,12 @@ class PostgresViews:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def create(self, view: RelationId, name: str, sql: str, *, reads: Collection[str]) -> None:
+    async def create(
+        self, view: RelationId, name: str, sql: str, *, reads: Collection[str], columns: Sequence[str] = ()
+    ) -> None:
         identifier = pg.Identifier("public", name)
-        head = pg.SQL("create view {} with (security_invoker = true) as ").format(identifier)
+        named = pg.SQL("({}) " if columns else "").format(pg.SQL(", ").join(map(pg.Identifier, columns)))
+        head = pg.SQL("create view {} {}with (security_invoker = true) as ").format(identifier, named)
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
                 await marks.refuse_foreign(conn, name)

@@ -110,10 +110,11 @@ def create_indexes(relation: Relation) -> Iterator[sql.Composed]:
     )
 
 
-def create_live_view(relation: Relation) -> sql.Composed:
+def create_live_view(relation: Relation, *, replace: bool = False) -> sql.Composed:
     """Return the statement that creates the view of alive rows, including hidden columns."""
-    return sql.SQL("create view live.{} as select {} from {} where _to = {}").format(
-        sql.Identifier(relation.name), names(relation.columns), table(relation.id), sql.Literal(ALIVE)
+    create = sql.SQL("create or replace" if replace else "create")
+    return sql.SQL("{} view live.{} as select {} from {} where _to = {}").format(
+        create, sql.Identifier(relation.name), names(relation.columns), table(relation.id), sql.Literal(ALIVE)
     )
 
 
@@ -126,7 +127,7 @@ def replace_live_view(relation: Relation, graph: GraphId) -> sql.Composed:
 
 
 def create_public_view(relation: Relation, graph: GraphId) -> sql.Composed:
-    """Return the statement that creates the public view for users, or lets it read another graph's epochs.
+    """Return the statement that creates the public view for users, or replaces it: its graph or its columns are others.
 
     It shows the graph's published epoch, which is read once per query (I2).
     """
@@ -154,12 +155,22 @@ def column_definition(column: Column) -> sql.Composed:
     return sql.SQL("{} {}").format(sql.Identifier(column.name), shape)
 
 
-def checks_of(columns: Sequence[Column]) -> Iterator[sql.Composed]:
+def add_column(relation: Relation) -> Iterator[sql.Composed]:
+    """Yield the statements that add the last column of a relation to its table. No row is read or rewritten."""
+    column, name = relation.columns[-1], table(relation.id)
+    default = trusted("" if column.default is None else f" default ({column.default})::{column.type}")
+    yield sql.SQL("alter table {} add column {}{}").format(name, column_definition(column), default)
+    for check in checks_of([column], first=len(relation.columns)):
+        yield sql.SQL("alter table {} add {} not valid").format(name, check)
+
+
+def checks_of(columns: Sequence[Column], *, first: int = 1) -> Iterator[sql.Composed]:
     """Yield a constraint for each column whose type has values that Spark cannot represent exactly.
 
-    The constraint calls `state.refuse`, so that the error contains the column and the reason.
+    The constraint calls `state.refuse`, so that the error contains the column and the reason. The constraints are
+    numbered from `first` on.
     """
-    for number, column in enumerate(columns, start=1):
+    for number, column in enumerate(columns, start=first):
         condition = _condition(column)
         if condition is None:
             continue

@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
 from service.domain.errors import Conflict, InUse, Invalid, MetaError
+from service.protocol.columns import ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.protocol.stage import LookupIndex
@@ -35,6 +36,10 @@ ASKED_TOGETHER: Final = 100
 """The number of tables per statement. Beyond a few hundred, planning costs more than the saved round trips."""
 _IMPATIENT: Final = "set local lock_timeout = '200ms'"
 """A long statement on one relation must not delay the leader, which tries again later."""
+_TYPE: Final = """
+select format_type(atttypid, atttypmod) from pg_attribute
+where attrelid = %s::regclass and attname = %s and attnum > 0 and not attisdropped
+"""
 LONG: Final = "300ms"
 """Whoever has used a relation for so long is not asked for it by waiting for a lock."""
 
@@ -47,6 +52,8 @@ class PostgresTables:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._building = asyncio.Semaphore(BUILDERS_MAX)
+        # Users' statements wait for locks with it, and barriers need connections too (I10).
+        self._altering = asyncio.Semaphore(1)
 
     async def create(
         self,
@@ -146,6 +153,25 @@ class PostgresTables:
             await conn.execute(_IMPATIENT)
             if await _is_its_view(conn, "public", name, relation):
                 await marks.hide_view(conn, name)
+
+    async def add_column(self, relation: Relation) -> None:
+        with translated():
+            try:
+                async with self._altering, self._pool.connection() as conn, conn.transaction():
+                    await conn.execute(_IMPATIENT)
+                    await _add_column(conn, relation)
+            except errors.LockNotAvailable as error:
+                raise InUse(await self._users(relation)) from error
+            except psycopg.Error as error:
+                if is_away(error):
+                    raise
+                raise Invalid(said(error)) from error
+
+    async def _users(self, relation: Relation) -> str:
+        views = [sql.Identifier(schema, relation.name) for schema in ("public", "live")]
+        async with self._pool.connection() as conn:
+            names = [one.as_string(conn) for one in (relation_ddl.table(relation.id), *views)]
+            return "; ".join(await sessions.users(conn, names)) or "another session"
 
     async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
         with translated():
@@ -276,6 +302,22 @@ async def _shows(conn: Connection, relation: Relation, graph: GraphId) -> bool:
     name = sql.Identifier("public", relation.name).as_string(conn)
     found = await (await conn.execute(view.format(sql.Literal(name)))).fetchone()
     return found is not None and f"graph = {graph})" in found[0]
+
+
+async def _add_column(conn: Connection, relation: Relation) -> None:
+    """Add the last column of a relation, unless an earlier call has done so and ended before it was recorded."""
+    column = relation.columns[-1]
+    found = await (await conn.execute(_TYPE, [relation_ddl.table(relation.id).as_string(conn), column.name])).fetchone()
+    if found is None:
+        for statement in relation_ddl.add_column(relation):
+            await conn.execute(statement)
+        await conn.execute(relation_ddl.create_live_view(relation, replace=True))
+        if await _is_its_view(conn, "public", relation.name, relation.id):
+            await conn.execute(relation_ddl.create_public_view(relation, DATABASE_GRAPH))
+        mark = sql.SQL("comment on table {} is {}")
+        await conn.execute(mark.format(relation_ddl.table(relation.id), sql.Literal(_layout_mark(relation))))
+    elif ColumnType.parse(str(found[0])) != column.type:
+        raise Conflict(f'an ALTER that did not end has added column "{column.name}" as {found[0]}: repeat that one')
 
 
 async def _exists(conn: Connection, relation: Relation) -> bool:

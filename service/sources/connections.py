@@ -95,7 +95,10 @@ async def resolved(at: Address) -> str:
         async with asyncio.timeout(CONNECT_SECONDS):
             found = await addresses(hosts, int(ports[0]), at.hosts)
     except (UnresolvedError, TimeoutError) as error:
-        raise _hidden(at, "no name server knows the host", error, addresses=1) from None
+        said = "no name server knows the host"
+        if at.hosts.told:
+            raise Unavailable(f"{at.label}: {at.place} cannot be reached: {said}") from None
+        raise _hidden(at, said, error, addresses=1) from None
     except Invalid as error:
         raise Invalid(f"{at.label}: {error.message}", pointer="hostname") from None
     return make_conninfo(
@@ -134,7 +137,7 @@ def _unreachable(at: Address, error: Exception, conninfo: str, tried: int) -> Me
         return Invalid(message)
     parts = conninfo_to_dict(conninfo)
     places = zip(str(parts["host"]).split(","), str(parts["hostaddr"]).split(","), strict=True)
-    if all(at.hosts.lists(host, address) for host, address in places):
+    if all(at.hosts.tells(host, address) for host, address in places):
         return Unavailable(message)
     return _hidden(at, said, error, addresses=tried)
 

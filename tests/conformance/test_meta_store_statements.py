@@ -11,6 +11,7 @@ from service.ports.meta_store import Stores, Transaction
 from service.ports.records import Claim
 from service.ports.requests import REQUEST_TRIES_MAX
 from service.ports.statements import APPLIED_PARTLY
+from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RequestId, StatementId, WorkerId
 from service.protocol.request import Analyze, Analyzed, Rejected
@@ -18,8 +19,10 @@ from tests.support.meta_store import (
     NOW,
     QUERY,
     WORKER,
+    add_created,
     barrier,
     inject,
+    new_table,
     registration,
     relation,
     running,
@@ -68,6 +71,26 @@ async def test_statements_round_trip_in_the_order_of_their_ids(stores: Stores) -
         assert [one.id for one in await tx.statements.waiting(limit=2)] == ids[:2]
         assert await tx.statements.outcomes([ids[1], StatementId(999)]) == {ids[1]: None}
     assert ids == sorted(ids)
+
+
+async def test_u11_what_was_accepted_before_a_column_was_added_runs_with_it(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        job = (await add_created(tx, new_table("t"))).id
+        entry = await tx.catalog.named("t")
+        assert entry is not None
+        identity = await tx.statements.reserve()
+        await tx.statements.add(Delete(id=identity, relation=entry.relation, predicate=None), now=NOW)
+        added = Column(name="c", type=ColumnType.parse("varchar"), length=3, default="'x'")
+        wider = entry.relation.model_copy(update={"columns": (*entry.relation.columns, added)})
+        await tx.catalog.hold([wider.id])
+        await tx.catalog.add_column(wider, "ALTER TABLE t ADD COLUMN c varchar(3) DEFAULT 'x'")
+    async with stores.begin() as tx:
+        found = await tx.catalog.named("t")
+        (plan,) = await tx.plans.of([job])
+        (waits,) = await tx.statements.waiting(limit=10)
+    assert found is not None
+    assert found.relation == plan.relation == waits.statement.relation == wider
+    assert found.definition.endswith(";\nALTER TABLE t ADD COLUMN c varchar(3) DEFAULT 'x'")
 
 
 async def test_a_statement_is_carried_once_and_answered_with_its_epoch(stores: Stores) -> None:

@@ -125,7 +125,7 @@ class Tables:
     async def _nothing(self, *_: object, **__: object) -> Mapping[RelationId, str]:
         return {}
 
-    create = publish = fence = roll_back = drop = hide = foreign_readers = _nothing
+    create = publish = fence = roll_back = drop = hide = foreign_readers = add_column = _nothing
 
 
 @dataclass

@@ -92,6 +92,11 @@ class FakeCatalog:
     async def hold(self, wanted: Collection[RelationId]) -> None:
         """Transactions in memory come one after the other."""
 
+    async def add_column(self, relation: Relation, statement: str) -> None:
+        row = self.tables.relations[relation.id]
+        wider = replace(row, relation=relation, definition=f"{row.definition};\n{statement}")
+        self.tables.relations.put(relation.id, wider)
+
     async def remove(self, relation: RelationId) -> None:
         row = self.tables.relations.get(relation)
         if row is None or row.dropped:

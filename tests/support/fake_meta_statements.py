@@ -57,9 +57,15 @@ class FakeStatements:
         for _, _, one in sorted(turns, key=lambda turn: turn[:2])[:limit]:
             if bytes_max is not None and size >= bytes_max:
                 break
-            taken.append(one)
+            taken.append(self._of_present(one))
             size += _bytes(one.statement)
         return taken
+
+    def _of_present(self, one: StoredStatement) -> StoredStatement:
+        row = self.tables.relations.get(one.statement.relation.id)
+        if row is None or row.dropped:
+            return one
+        return replace(one, statement=one.statement.model_copy(update={"relation": row.relation}))
 
     async def backlog(self) -> tuple[int, int]:
         waiting = [row.stored.statement for row in self.tables.statements.values() if row.carried_by is None]

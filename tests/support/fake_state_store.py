@@ -405,6 +405,9 @@ class FakeTables:
         self.passing("after vacuum")
         return deleted
 
+    async def add_column(self, relation: Relation) -> None:
+        del relation
+
     async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
         del names
         return ()

@@ -49,6 +49,9 @@ class Shown:
     async def hide(self, *_: object, **__: object) -> None:
         return
 
+    async def add_column(self, *_: object) -> None:
+        return
+
     async def foreign_readers(self, *_: object) -> Sequence[str]:
         return ()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from service.protocol import datagen
 from service.protocol.relation import ROW_ID, Relation
@@ -15,6 +16,7 @@ class Generator:
     rules: datagen.Datagen
     keyless: bool
     """Whether the user declared no key. A row's number is then its hidden key."""
+    whole: ClassVar[bool] = False
 
     @classmethod
     def of(cls, options: Mapping[str, str], relation: Relation) -> "Generator":

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from workers.connectors.blackhole import Blackhole
+from workers.connectors.constant import Constants
 from workers.connectors.datagen import Generator
 from workers.connectors.port import MakeReader, MakeWriter
 
-SOURCES: Final[Mapping[str, MakeReader]] = {"datagen": Generator.of}
+SOURCES: Final[Mapping[str, MakeReader]] = {"datagen": Generator.of, "constant": Constants.of}
 SINKS: Final[Mapping[str, MakeWriter]] = {"blackhole": Blackhole.of}

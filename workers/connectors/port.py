@@ -6,7 +6,7 @@ with the check of its options in `service.domain.connectors`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -41,6 +41,9 @@ class Part:
 
 class SplitReader(Protocol):
     """Reads the splits of an external system. An epoch that runs again reads from the same positions again."""
+
+    whole: ClassVar[bool]
+    """Whether the first epoch reads all rows, whatever limits and pauses say."""
 
     def due(self, split: int, since_ms: int, upto_ms: int) -> int:
         """Return how many rows of a split an epoch may read. Its interval is given as Unix times in milliseconds."""

@@ -6,6 +6,7 @@ at its key. Next: `workers.connectors.port`.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from service.protocol.epoch import unix_milliseconds_of
@@ -128,11 +129,12 @@ class SplitScan(HistoryScan):
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Read the due rows until the turn is over, write them and report them. Raises JobFailedError."""
         finished, outcomes = self.state.finished, dict[int, SplitOutcome]()
-        permits = self.permits(epoch)
+        whole = self.reader.whole
+        permits = [None] * len(self.state.actors) if whole else self.permits(epoch)
         if any(allowed != 0 for allowed in permits):
             began, share = epoch.clock(), epoch.share_seconds()
             seconds = max(min(self.pace.slice_seconds(share), share), SLICE_MIN_SECONDS)
-            turn, rows = Turn(epoch.clock, began + seconds), Rows()
+            turn, rows = Turn(epoch.clock, inf if whole else began + seconds), Rows()
             for index, split in self._splits():
                 if turn.over:
                     self.first = split

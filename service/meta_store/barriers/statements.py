@@ -5,6 +5,7 @@ end of the last slice whose epoch has committed. So a recovery repeats only the 
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -13,12 +14,14 @@ from sqlalchemy import Row, Select, and_, case, delete, exists, func, insert, or
 from service.domain.dml import SINGLY
 from service.meta_store.documents import among, printable, recordset, stored_text, text_of
 from service.meta_store.engine import OnConnection
-from service.meta_store.schema.core import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key
+from service.meta_store.relations import read_relations
+from service.meta_store.schema.core import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key, relation_column
 from service.meta_store.schema.core import statement as statements
 from service.ports.records import StoredStatement
 from service.ports.statements import APPLIED_PARTLY, StagedStatement
 from service.protocol.dml import NOTHING_UNFINISHED, STATEMENT, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, StatementId
+from service.protocol.relation import Relation
 
 KEPT_FOR: Final = timedelta(minutes=10)
 """How long a finished statement stays readable: far longer than a client waits for its result."""
@@ -68,8 +71,16 @@ class PostgresStatements(OnConnection):
         taken = _STATEMENTS.join(summed, summed.c.id == statements.c.id)
         if bytes_max is not None:
             taken = taken.where(summed.c.before < bytes_max)
-        rows = await self._connection.execute(taken.order_by(summed.c.turn, summed.c.id))
-        return [_statement(row) for row in rows]
+        rows = (await self._connection.execute(taken.order_by(summed.c.turn, summed.c.id))).all()
+        found = [_statement(row) for row in rows]
+        # A column may have been added since a statement was accepted.
+        altered = {
+            one.statement.relation.id
+            for one, row in zip(found, rows, strict=True)
+            if row.width > len(one.statement.relation.columns)
+        }
+        present, _ = await read_relations(self._connection, altered, ()) if altered else ({}, {})
+        return [_of_present(one, present) for one in found]
 
     async def backlog(self) -> tuple[int, int]:
         size = func.coalesce(func.sum(statements.c.bytes), 0)
@@ -168,7 +179,19 @@ _STATEMENTS: Final[Select[*tuple[Any, ...]]] = select(
     text_of(statements.c.body).label("body"),
     statements.c.staged_rows,
     statements.c.applied_rows,
+    select(func.count())
+    .where(relation_column.c.relation == statements.c.relation)
+    .correlate(statements)
+    .scalar_subquery()
+    .label("width"),
 )
+
+
+def _of_present(one: StoredStatement, present: Mapping[int, Relation]) -> StoredStatement:
+    relation = present.get(one.statement.relation.id)
+    if relation is None:
+        return one
+    return replace(one, statement=one.statement.model_copy(update={"relation": relation}))
 
 
 def _statement(row: Row[*tuple[Any, ...]]) -> StoredStatement:

@@ -26,13 +26,13 @@ from service.meta_store.catalog.indexes import remove_indexes
 from service.meta_store.documents import among, printable
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import JOBLESS
-from service.meta_store.relations import COLUMNS, relation_of
+from service.meta_store.relations import COLUMNS, relation_of, store_columns
 from service.meta_store.schema.core import TAKEN, cleanup, fragment, job, relation_column, view_reference
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import added_tables, unfollow
 from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import JobId, RelationId
-from service.protocol.relation import RelationKind
+from service.protocol.relation import Relation, RelationKind
 
 _READ: Final = (RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW)
 """The kinds that a job reads and that are not its own."""
@@ -71,6 +71,12 @@ class PostgresCatalog(OnConnection):
         await self._connection.execute(jobless.order_by(relations.c.id).with_for_update(key_share=True))
         fragments = select(fragment.c.id).where(fragment.c.job.in_(jobs))
         await self._connection.execute(fragments.order_by(fragment.c.id).with_for_update(key_share=True))
+
+    async def add_column(self, relation: Relation, statement: str) -> None:
+        told = relations.c.definition.concat(f";\n{statement}")
+        altered = update(relations).where(relations.c.id == relation.id).values(definition=told)
+        await self._connection.execute(altered)
+        await store_columns(self._connection, relation.id, relation, since=len(relation.columns) - 1)
 
     async def remove(self, relation: RelationId) -> None:
         """Free the name, but keep the row because the job's history refers to it. Repeatable."""

@@ -1,8 +1,8 @@
 """Run `POST /v1/sources/check`: check every requirement of CDC, and return SQL that provides what is missing."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -16,6 +16,8 @@ from service.sql.statements.follow import external_name
 
 LONGEST: Final = timedelta(seconds=60)
 """The longest total time of a check."""
+OWN_NAME: Final = "tidefill"
+"""The name of a publication that an administrator makes for a source whose options name none."""
 _PUBLISHED: Final = "insert, update, delete, truncate"
 _LABELS: Final = {
     "version": "Postgres version",
@@ -70,14 +72,19 @@ class _Check:
         options, publication = self.options, None
         if options.publication is not None:
             publication = await self.world.external.publication(self.at, options.publication)
+        found = {name: await self._external(name) for name in tables}
         return (
             CheckItem("reachable", "Connection", ok=True, detail=f"{options.place} answers as {options.username}"),
             *_server(options, self.facts, makes_publication=publication is None),
-            *_publication(options, publication),
+            *_publication(options, publication, [table for table in found.values() if table is not None]),
             *await self._slot(),
-            *[await self._table(publication, name) for name in tables],
+            *[self._table(publication, name, table) for name, table in found.items()],
             _cost(self.facts),
         )
+
+    async def _external(self, name: str) -> ExternalTable | None:
+        schema, table_name = external_name(name)
+        return await self.world.external.table(self.at, schema or self.options.schema, table_name)
 
     async def _slot(self) -> list[CheckItem]:
         if self.options.slot is None:
@@ -87,23 +94,30 @@ class _Check:
         detail = f'the name of slot "{self.options.slot}" {said}'
         return [CheckItem("slot.name", "Replication slot", found is None, detail)]
 
-    async def _table(self, publication: Publication | None, name: str) -> CheckItem:
-        """Check whether a followed table with all columns could be created, as `CREATE TABLE t (*)` does."""
+    def _table(self, publication: Publication | None, name: str, table: ExternalTable | None) -> CheckItem:
+        """Check whether a followed table with all columns could be created, as `CREATE TABLE t (*)` does.
+
+        Every fault is told, each with its SQL.
+        """
         item, label, options = f"table {name}", f"Table {name}", self.options
-        schema, table_name = external_name(name)
-        table = await self.world.external.table(self.at, schema or options.schema, table_name)
         if table is None:
+            schema, table_name = external_name(name)
             missing = f'table "{schema or options.schema}.{table_name}" does not exist'
             return CheckItem(item, label, ok=False, detail=missing)
+        faults: list[tuple[str, str | None]] = []
+        if table.why_not is None and not table.selectable:
+            faults.append(("the login may not SELECT from it", _selectable(options, table)))
         try:
-            shape = follower(table, publication, None, ())
+            shape = follower(replace(table, selectable=True), publication, None, ())
         except Invalid as error:
-            sql = None if table.selectable or table.why_not is not None else _selectable(options, table)
-            return CheckItem(item, label, ok=False, detail=error.message, sql=sql)
-        of = publication or Publication("the one that is made")
-        if why := why_not_published(table, of, may_add=options.create_publication):
-            sql = None if publication is None else _published(publication, table)
-            return CheckItem(item, label, ok=False, detail=why, sql=sql)
+            shape = None
+            faults.append((error.message, None))
+        if table.why_not is None:
+            faults += _unpublished(publication, table, may_add=options.create_publication)
+        if faults or shape is None:
+            sqls = [sql for _, sql in faults if sql is not None]
+            why = "; ".join(said for said, _ in faults)
+            return CheckItem(item, label, ok=False, detail=why, sql=" ".join(sqls) or None)
         key = ", ".join(part.name for part in shape.key)
         about = "an unknown number of" if table.rows is None else f"about {table.rows}"
         detail = f"{about} rows, key ({key}), {len(shape.carried)} columns{_left_out(table)}"
@@ -151,19 +165,54 @@ def _monitoring(facts: ServerFacts, login: str) -> CheckItem:
     return CheckItem("monitoring", label, ok=True, detail=lacks, sql=f"GRANT pg_read_all_stats TO {login};")
 
 
-def _publication(options: SourceOptions, found: Publication | None) -> list[CheckItem]:
-    if options.publication is None or (found is None and options.create_publication):
-        return []
-    item, label, name = "publication.name", "Publication", _quoted(options.publication)
+def _publication(options: SourceOptions, found: Publication | None, tables: Sequence[ExternalTable]) -> list[CheckItem]:
+    item, label = "publication.name", "Publication"
     if found is None:
-        detail = f'publication "{options.publication}" does not exist, and publication.create.enable is false'
-        sql = f"CREATE PUBLICATION {name} WITH (publish_via_partition_root = true);"
-        return [CheckItem(item, label, ok=False, detail=detail, sql=sql)]
+        return [CheckItem(item, label, ok=False, detail=why, sql=sql) for why, sql in _unmade(options, tables)]
+    name = _quoted(found.name)
     if found.lacks:
         detail = f'publication "{found.name}" does not publish {", ".join(found.lacks)}'
         sql = f"ALTER PUBLICATION {name} SET (publish = '{_PUBLISHED}');"
         return [CheckItem(item, label, ok=False, detail=detail, sql=sql)]
     return [CheckItem(item, label, ok=True, detail=f'publication "{found.name}" exists, and is used as it is')]
+
+
+def _unmade(options: SourceOptions, tables: Sequence[ExternalTable]) -> Iterator[tuple[str, str]]:
+    """Yield why the source cannot make its publication with these tables, if so, and the SQL that makes it."""
+    if not options.create_publication:
+        name = OWN_NAME if options.publication is None else options.publication
+        why = f'publication "{name}" does not exist, and publication.create.enable is false'
+    elif any(not table.owned for table in tables):
+        name = options.publication or OWN_NAME
+        why = (
+            "the login does not own all tables, and only their owner or a superuser can publish them. An administrator "
+            f"makes the publication: then set publication.name = '{name}' and publication.create.enable = false"
+        )
+    else:
+        return
+    of = ", ".join(f"{_quoted(table.schema)}.{_quoted(table.name)}" for table in tables if table.why_not is None)
+    which = f" FOR TABLE {of}" if of else ""
+    yield why, f"CREATE PUBLICATION {_quoted(name)}{which} WITH (publish_via_partition_root = true);"
+
+
+def _unpublished(
+    publication: Publication | None, table: ExternalTable, *, may_add: bool
+) -> Iterator[tuple[str, str | None]]:
+    """Yield all reasons for which changes of a table would be missing, each with the SQL that ends it."""
+    if publication is None:
+        if may_add and not table.owned:
+            yield f'only the owner of "{table.shown}" can publish it', None
+        return
+    # What the publication lacks for every table is said of the publication.
+    at, named = replace(publication, lacks=()), (table.schema, table.name)
+    while why := why_not_published(table, at, may_add=may_add):
+        yield why, _published(at, table)
+        if table.partitioned and not at.via_root:
+            at = replace(at, via_root=True)
+        elif named in at.partial:
+            at = replace(at, partial=at.partial - {named}, tables=at.tables | {named})
+        else:
+            return
 
 
 def _selectable(options: SourceOptions, table: ExternalTable) -> str:
@@ -174,10 +223,8 @@ def _selectable(options: SourceOptions, table: ExternalTable) -> str:
 
 
 def _published(publication: Publication, table: ExternalTable) -> str:
-    """Return the SQL that makes a publication publish all changes of a table."""
+    """Return the SQL for the first reason of `why_not_published`."""
     name, of = _quoted(publication.name), f"{_quoted(table.schema)}.{_quoted(table.name)}"
-    if publication.lacks:
-        return f"ALTER PUBLICATION {name} SET (publish = '{_PUBLISHED}');"
     if table.partitioned and not publication.via_root:
         return f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true);"
     if (table.schema, table.name) in publication.partial:

@@ -135,13 +135,13 @@ async def _columns(world: World, statement: CreateView, timeout_ms: int) -> tupl
     """
     offset = statement.query.start
     columns = await described(world, statement.sql, offset, timeout_ms=timeout_ms)
-    names = [name for name, _ in columns]
+    names = statement.query.named([name for name, _ in columns])
     for number, name in enumerate(names, start=1):
         if name == "?column?":
             raise Invalid(f"column {number} of the view has no name: give it one with AS", position=offset + 1)
         if name in names[: number - 1]:
             raise Invalid(f'column "{name}" specified more than once', position=offset + 1)
-    return columns
+    return tuple((name, kind) for name, (_, kind) in zip(names, columns, strict=True))
 
 
 async def _make(world: World, view: RelationId, statement: CreateView, asked_by: Asker) -> None:
@@ -165,6 +165,8 @@ async def _shown(world: World, view: RelationId, statement: CreateView, asked_by
     async with world.stores.begin(by=asked_by) as tx:
         if await tx.views.hold(view) is None:
             raise Conflict(f"view {statement.name} was dropped while it was being created")
-        await world.views.create(view, statement.name, statement.sql, reads=statement.reads)
+        await world.views.create(
+            view, statement.name, statement.sql, reads=statement.reads, columns=statement.query.columns
+        )
         await tx.views.show(view)
         await tx.events.append("view.created", {"name": statement.name}, now=world.clock.now())

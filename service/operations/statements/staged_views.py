@@ -196,7 +196,7 @@ async def plan_stages(
     engine: EngineChoice,
 ) -> StagedView:
     """Return the stages of a view. Raises Invalid, NotFound, Unavailable."""
-    names = await _names(world, statement)
+    names = [name for name, _ in await columns_of(world, statement)]
     parsers, query = world.parsers, statement.query
     drafts = await beside_views(parsers, statement.text, views, plan_query, query, relations, views, names)
     place = statement.query.start + 1
@@ -225,14 +225,18 @@ def _for_engine(one: PlannedStage, known: Mapping[RelationId, Relation], engine:
     return replace(one, stage=with_engine(with_spark(one.stage, known, known[one.node]), engine))
 
 
-async def _names(world: World, statement: CreateMaterializedView) -> Sequence[str]:
-    """Return the names of the view's columns. Postgres checks the text, and its positions become the statement's."""
+async def columns_of(world: World, statement: CreateMaterializedView) -> Sequence[tuple[str, str]]:
+    """Return the view's columns as (name, type). Postgres checks the text, and its positions become the statement's.
+
+    Raises Invalid.
+    """
     offset = statement.query.start
     columns = await described(world, statement.sql, offset, timeout_ms=DESCRIBE_MS)
     if not columns:
         raise Invalid("a view needs a column", position=offset + 1)
     named = (name if name != "?column?" else f"column{number}" for number, (name, _) in enumerate(columns, 1))
-    return [checked_column(name, offset + 1) for name in statement.named([*named])]
+    names = [checked_column(name, offset + 1) for name in statement.query.named([*named])]
+    return [(name, kind) for name, (_, kind) in zip(names, columns, strict=True)]
 
 
 async def _typed(world: World, draft: Draft, known: Mapping[RelationId, Relation], place: int) -> Planned:

@@ -1,20 +1,22 @@
 """Run CREATE TABLE and CREATE TABLE .. FROM: record the job and wait until the table is readable."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from service.domain.connectors import SOURCES, checked
 from service.domain.parallelism import asked_vnodes
 from service.domain.roles import Role
-from service.operations.jobs import lifecycle
+from service.operations.jobs import altering, lifecycle
 from service.operations.sources import create_table
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.operations.statements.staged_views import DESCRIBE_MS
 from service.ports.records import NewJob, NewSplitScan
+from service.protocol.columns import Column
 from service.protocol.plan import Connector
 from service.protocol.relation import Relation, RelationKind
 from service.sql.statements.follow import CreateTableFrom
-from service.sql.statements.tables import CreateTable, table_relation
+from service.sql.statements.tables import AddColumn, CreateTable, table_relation
 
 
 @handles(CreateTable, needs=Role.OPERATOR)
@@ -22,7 +24,7 @@ async def _create(call: Call, statement: CreateTable) -> Outcome:
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
     sized = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, call.session))
     relation = table_relation(sized)
-    await _check_defaults(call, statement)
+    await _check_defaults(call, statement.columns)
     if statement.options is None:
         new = lifecycle.table_job(relation, call.text)
     else:
@@ -33,9 +35,16 @@ async def _create(call: Call, statement: CreateTable) -> Outcome:
     return await call.made("CREATE_TABLE", statement.name, notices)
 
 
-async def _check_defaults(call: Call, statement: CreateTable) -> None:
+@handles(AddColumn, needs=Role.OPERATOR)
+async def _add_column(call: Call, statement: AddColumn) -> Outcome:
+    await _check_defaults(call, [statement.column])
+    notices = await altering.add_column(call.world, statement, call.text, asked_by=call.asked_by)
+    return Outcome("ALTER_TABLE", notices=notices)
+
+
+async def _check_defaults(call: Call, columns: Sequence[Column]) -> None:
     """Raise Invalid, with Postgres's message, for a default that is no value of its column's type."""
-    given = [f"({one.default})::{one.type}" for one in statement.columns if one.default is not None]
+    given = [f"({one.default})::{one.type}" for one in columns if one.default is not None]
     if given:
         await call.world.reader.describe(f"select {', '.join(given)}", timeout_ms=DESCRIBE_MS)
 

@@ -27,7 +27,7 @@ from service.sql.statements.settings import AlterSystem
 from service.sql.statements.sinks import CreateSink
 from service.sql.statements.sources import AlterSecret, CreateSecret, CreateSource, DropSecret
 from service.sql.statements.statement import Statement
-from service.sql.statements.tables import CreateTable
+from service.sql.statements.tables import AddColumn, CreateTable
 from service.sql.statements.views import CreateMaterializedView
 
 
@@ -74,7 +74,8 @@ def told(statement: Statement, text: str) -> Told:  # noqa: C901, PLR0911 - one 
         case CreateSource(name=name, text=shown):
             return Told(shown, name)
         case (
-            AlterRateLimit(name=name)
+            AddColumn(name=name)
+            | AlterRateLimit(name=name)
             | AlterParallelism(name=name)
             | ReloadTable(name=name)
             | CreateIndex(name=name)

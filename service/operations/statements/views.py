@@ -33,6 +33,7 @@ from service.operations.naming import as_named, named
 from service.operations.offload import beside, beside_views
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
+from service.operations.statements.constant_views import constant_job
 from service.operations.statements.outcome import Outcome, tag
 from service.operations.statements.own_graphs import own_graph_of
 from service.operations.statements.staged_views import (
@@ -108,8 +109,10 @@ async def create_from_query(
     if taken is not None:
         asked = Asked(taken.job, existed=True)
     else:
-        planned = await _plan(call, statement, kind, background=background)
-        new, noticed = adapted(planned.new), planned.order.notices
+        new = await constant_job(world, statement, kind, background=background)
+        if new is None:
+            planned = await _plan(call, statement, kind, background=background)
+            new, noticed = adapted(planned.new), planned.order.notices
         if new.own_graph is not None:
             noticed = (*noticed, f"{statement.name} has a graph of its own and may lag: {new.own_graph}")
         asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
@@ -128,6 +131,8 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
     view, kind = statement.view, RelationKind.MATERIALIZED_VIEW
     if await _taken(call.world, view, kind) is not None:
         return _plan_of(_existing(kind, view.name))
+    if (constant := await constant_job(call.world, view, kind, background=False)) is not None:
+        return _plan_of([f"ConstantRows: {', '.join(one.name for one in constant.relation.visible)}, written once"])
     planned = await _plan(call, view, kind, background=False)
     new = planned.new
     if isinstance(planned.bound, StagedView):

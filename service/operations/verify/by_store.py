@@ -18,6 +18,7 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Engine, Verified
 from service.sql.statements.views import CreateMaterializedView
 
+DESCRIBE_MS: Final = 10_000
 CAUGHT_UP: Final = timedelta(minutes=5)
 """How long a view with a graph of its own may take to come to the present epoch."""
 WAIT: Final = timedelta(minutes=10)
@@ -67,7 +68,8 @@ async def compare(world: World, job: Job) -> Verified:
     assert isinstance(statement, CreateMaterializedView), statement
     assert found.entry is not None, found
     row = _row(found.entry.relation, plans)
-    sql = _COMPARED.format(row=row, query=statement.sql, view=quoted(job.name), most=DIFFERING_MAX)
+    query = await _query(world, statement, found.entry.relation)
+    sql = _COMPARED.format(row=row, query=query, view=quoted(job.name), most=DIFFERING_MAX)
     result = await world.reader.query(sql, row_limit=DIFFERING_MAX + 2, timeout_ms=int(WAIT.total_seconds() * 1000))
     counts = {what: (int(rows), _digest(total)) for what, rows, total in result.rows if rows is not None}
     lines = [(what, line) for what, rows, line in result.rows if rows is None]
@@ -84,6 +86,22 @@ async def compare(world: World, job: Job) -> Verified:
         rows_missing=tuple(line for what, line in lines if what == "missing"),
         rows_extra=tuple(line for what, line in lines if what == "extra"),
     )
+
+
+async def _query(world: World, statement: CreateMaterializedView, relation: Relation) -> str:
+    """Return the view's query with the view's columns only. A star names the columns that were added since, too.
+
+    Raises Conflict if they cannot be told apart, and Invalid and Unavailable as a SELECT does.
+    """
+    named = [name for name, _ in await world.reader.describe(statement.sql, timeout_ms=DESCRIBE_MS)]
+    visible = [column.name for column in relation.visible]
+    if len(named) == len(visible):
+        return statement.sql
+    if statement.query.columns or any(named.count(name) != 1 for name in visible):
+        raise Conflict(
+            f'the query of "{relation.name}" names columns by a star, and a table has a new one: create it anew'
+        )
+    return f"select {', '.join(map(quoted, visible))} from (\n{statement.sql}\n) tidefill_view"
 
 
 async def _caught_up(world: World, job: Job) -> None:

@@ -75,7 +75,8 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
         found = await _verifiable(tx, job)
         (plan,) = await tx.plans.of([job])
     staged = stages_of(plan)
-    if engine is Engine.STORE or (staged and engine is None):
+    constant = found.kind is RelationKind.MATERIALIZED_VIEW and not plan.table_scans
+    if engine is Engine.STORE or ((staged or constant) and engine is None):
         return await _said_stale(world, found, await by_store.compare(world, found))
     check_verifiable(found.name, staged, created=found.state is JobState.CREATED)
     if found.kind is RelationKind.TABLE:

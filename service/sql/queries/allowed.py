@@ -65,13 +65,10 @@ def check(tree: Tree, node: exp.Expr) -> None:
     match node:
         case exp.Anonymous():
             _check_call(tree, node)
-        case exp.Literal() if _is_clock(node):
-            message = f"'{node.name}' as a date or time changes with the clock: use a constant, or cast a text to text"
-            _refuse(tree, node, message)
+        case exp.Literal() | exp.Column():
+            check_steady(tree, node)
         case exp.DataType() if node.this is not exp.DType.ARRAY:
             _check_type(tree, node)
-        case exp.Column():
-            _check_name(tree, node)
         case exp.Order() if node.args.get("siblings"):
             _refuse(tree, node, "ORDER SIBLINGS BY is not supported in a view")
         case _ if not isinstance(node, _NODES):
@@ -90,12 +87,27 @@ def _is_clock(node: exp.Literal) -> bool:
     return _DAY.fullmatch(node.name.strip()) is not None
 
 
+def check_steady(tree: Tree, node: exp.Expr) -> None:
+    """Raise Invalid if the value of a node changes with the clock, the session or chance."""
+    match node:
+        case exp.Anonymous():
+            name = called_name(node)
+            if name in _CLOCK or (name == "age" and len(node.expressions) == 1):
+                _refuse(tree, node, f"{name} depends on the time of the statement: {_clock_instead(name)}")
+            if name in _RANDOM:
+                _refuse(tree, node, f"function {name} gives another value at each call: store its value in a table")
+        case exp.Literal() if _is_clock(node):
+            message = f"'{node.name}' as a date or time changes with the clock: use a constant, or cast a text to text"
+            _refuse(tree, node, message)
+        case exp.Column():
+            _check_name(tree, node)
+        case _:
+            pass
+
+
 def _check_call(tree: Tree, node: exp.Anonymous) -> None:
+    check_steady(tree, node)
     name = called_name(node)
-    if name in _CLOCK or (name == "age" and len(node.expressions) == 1):
-        _refuse(tree, node, f"{name} depends on the time of the statement: {_clock_instead(name)}")
-    if name in _RANDOM:
-        _refuse(tree, node, f"function {name} gives another value at each call: store its value in a table")
     if name in SEVERAL_ROWS:
         message = f"function {name} returns several rows, which is not supported in a view: store the rows in a table"
         _refuse(tree, node, message)

@@ -188,7 +188,8 @@ def _refuse_key(draft: Draft, name: str, kind: ColumnType) -> None:
 _PLAIN = {"character varying": "text", "character": "text", '"char"': "text", "name": "text", "unknown": "text"}
 
 
-def _type(draft: Draft, name: str, text: str) -> ColumnType:
+def stored_type(text: str) -> ColumnType:
+    """Return the type that a column has whose values Postgres describes so. Raises ValueError."""
     scalar, _, array = text.partition("[")
     bare, _, limits = scalar.partition("(")
     _, _, behind = limits.partition(")")
@@ -203,8 +204,14 @@ def _type(draft: Draft, name: str, text: str) -> ColumnType:
         if plain == "numeric":
             return ColumnType.parse("numeric[]" if array else "numeric")
         hint = ": cast it to jsonb" if plain == "json" else ""
-        message = f'column "{name}" has type {text}, which is not supported{hint}'
-        raise Invalid(message, position=draft.places.get(name)) from None
+        raise ValueError(f"has type {text}, which is not supported{hint}") from None
+
+
+def _type(draft: Draft, name: str, text: str) -> ColumnType:
+    try:
+        return stored_type(text)
+    except ValueError as error:
+        raise Invalid(f'column "{name}" {error}', position=draft.places.get(name)) from None
 
 
 def _inputs(joins: Sequence[Join], relations: Mapping[RelationId, Relation]) -> str:

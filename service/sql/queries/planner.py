@@ -13,6 +13,7 @@ from service.sql.queries.blocks import Block, Shape
 from service.sql.queries.nodes import conjuncts, operand, rewritten
 from service.sql.queries.relations import Pending, Relations
 from service.sql.queries.scope import Common, Scope
+from service.sql.statements.views import CONSTANTS
 from service.sql.text.tree import Tree, identifier
 
 STAGES_MAX = 64
@@ -53,7 +54,8 @@ class Planner:
                 return selects.limited_query(self, node, scope)
             case _:
                 place = scope.tree.position(node)
-                raise Invalid(f"{type(node).__name__.upper()} is not supported in a view", position=place)
+                where = f"here: {CONSTANTS}" if isinstance(node, exp.Values) else "in a view"
+                raise Invalid(f"{type(node).__name__.upper()} is not supported {where}", position=place)
 
     def with_common(self, node: exp.Expr, scope: Scope) -> Scope:
         """Return the scope with the common table expressions of a query."""
@@ -85,7 +87,11 @@ class Planner:
             raise Invalid(f'view "{name}" reads itself', position=place)
         self._stack.append(name)
         try:
-            return self._once(name, self.views[name].root, Scope(self.views[name]), name)
+            view = self.views[name]
+            block = self._once(name, view.root, Scope(view), name)
+            names = view.named([one.name for one in block.outputs])
+            named = tuple(replace(one, name=new) for one, new in zip(block.outputs, names, strict=True))
+            return replace(block, outputs=named)
         except (Invalid, NotFound) as error:
             raise Invalid(f'view "{name}": {error}', position=place) from None
         finally:

@@ -12,6 +12,7 @@ from service.sql.queries.blocks import Block, Output, attached, chained, filtere
 from service.sql.queries.nodes import column, conjuncts, operand
 from service.sql.queries.outer import full_join, kept
 from service.sql.queries.scope import Names, Scope
+from service.sql.statements.views import CONSTANTS
 from service.sql.text.cursor import SCHEMA
 from service.sql.text.tree import given, identifier
 
@@ -30,7 +31,7 @@ def read_from(planner: "Planner", select: exp.Select, scope: Scope) -> tuple[Blo
     clause = select.args.get("from_")
     if clause is None:
         place = scope.tree.position(select)
-        raise Invalid("a view reads a table or a view: FROM is missing", position=place)
+        raise Invalid(f"FROM is missing: {CONSTANTS}", position=place)
     laterals = select.args.get("laterals") or []
     if laterals:
         _refuse_lateral(scope, laterals[0])
@@ -62,10 +63,7 @@ def _item(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[Block, Name
         case exp.Lateral():
             return _refuse_lateral(scope, node)
         case _:
-            message = (
-                "a function or a list of values in FROM is not supported in a view: store the rows in a table, "
-                "or write a UNION ALL of SELECTs"
-            )
+            message = f"a function or a list of values in FROM is not supported here: {CONSTANTS}"
             raise Invalid(message, position=scope.tree.position(node))
 
 

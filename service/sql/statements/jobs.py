@@ -11,6 +11,7 @@ from service.protocol.mutation import RATE_LIMIT_MAX
 from service.protocol.relation import RelationKind
 from service.sql.statements.relations import job_kind
 from service.sql.statements.statement import Parsers, Statement
+from service.sql.statements.tables import AddColumn, parse_add_column
 from service.sql.text.cursor import Cursor
 from service.sql.text.tokens import TokenKind, syntax_error
 
@@ -87,9 +88,23 @@ class Recover(Statement):
     """RECOVER."""
 
 
-def _alter(cursor: Cursor) -> AlterRateLimit | AlterParallelism | ReloadTable:
-    kind = job_kind(cursor, "ALTER")
+_INSTEAD: Final = {
+    "rename": "a view has the other name: CREATE VIEW new_name AS SELECT .. FROM {name}",
+    "drop": "a view leaves the column out: CREATE VIEW shown AS SELECT .. FROM {name}",
+    "alter": "create a table of the other shape, and INSERT INTO it SELECT .. FROM {name}",
+    "owner": "what a caller may do is its token's role",
+}
+"""What there is in place of ALTER .. of a table or a materialized view."""
+
+
+def _alter(cursor: Cursor) -> AlterRateLimit | AlterParallelism | ReloadTable | AddColumn:
+    # A logical view cannot be altered at all, but its name leads to the same ways out.
+    logical = cursor.accept("view")
+    kind = RelationKind.VIEW if logical else job_kind(cursor, "ALTER")
     name = cursor.relation()
+    _refuse(cursor, kind, name)
+    if kind is RelationKind.TABLE and cursor.accept("add"):
+        return parse_add_column(cursor, name)
     if kind is RelationKind.TABLE and cursor.accept("reload"):
         cursor.expect_end()
         return ReloadTable(name)
@@ -100,6 +115,21 @@ def _alter(cursor: Cursor) -> AlterRateLimit | AlterParallelism | ReloadTable:
             cursor.expect_end()
             return AlterParallelism(kind, name, parallelism, word == "backfill_parallelism", deferred)
     return AlterRateLimit(kind, name, _limit(cursor, "backfill_rate_limit"))
+
+
+def _refuse(cursor: Cursor, kind: RelationKind, name: str) -> None:
+    """Raise Invalid, with the way out, for a change that no relation of this kind can have."""
+    word = cursor.token
+    what = f"ALTER {kind.upper()} .. {word.text.upper()}"
+    if word.kind is TokenKind.NAME and word.value in _INSTEAD and kind is not RelationKind.SINK:
+        instead = _INSTEAD[word.value].format(name=name)
+    elif word.is_word("add") and kind is not RelationKind.TABLE:
+        instead = "its columns are those of its query: create another view"
+    elif kind is RelationKind.VIEW:
+        instead = "DROP it and CREATE it again"
+    else:
+        return
+    raise Invalid(f"{what} is not supported: {instead}", position=word.position)
 
 
 def _alter_fragment(cursor: Cursor) -> AlterFragmentRateLimit:

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sqlglot import exp
+
 from service.domain.errors import Invalid
 from service.sql.statements.select import check_query, named_relations, query_tree
 from service.sql.statements.statement import Parsers, Statement
-from service.sql.text.cursor import SCHEMA, Cursor
+from service.sql.text.cursor import SCHEMA, Cursor, column_list
 from service.sql.text.tokens import syntax_error
 from service.sql.text.tree import Tree, identifier
 
@@ -31,8 +33,7 @@ class CreateView(Statement):
 def _create(cursor: Cursor) -> CreateView:
     if_not_exists = cursor.accept("if", "not", "exists")
     name = cursor.relation()
-    if cursor.token.is_symbol("("):
-        raise Invalid("a column list is not supported: name the columns in the query", position=cursor.token.position)
+    columns = column_list(cursor)
     if cursor.token.is_word("with"):
         raise Invalid("a view takes no options", position=cursor.token.position)
     cursor.expect("as")
@@ -45,12 +46,20 @@ def _create(cursor: Cursor) -> CreateView:
         message = "what the query reads cannot be told: a view takes plainer SQL than a SELECT by itself"
         raise Invalid(message, position=tokens[0].position)
     text = cursor.text[tokens[0].start : tokens[-1].start]
-    return CreateView(name, if_not_exists, tree, text, _reads(tree), cursor.text.strip())
+    return CreateView(name, if_not_exists, tree.with_columns(columns), text, _reads(tree), cursor.text.strip())
 
 
 def query_reads(tree: Tree) -> frozenset[str]:
     """Return the names of the relations that a query reads."""
     return frozenset(identifier(table.this) for table in named_relations(tree.root))
+
+
+def selects_all(view: CreateView) -> bool:
+    """Whether the query names columns by a star, so that its columns depend on when it was read."""
+    stars = (
+        star.parent if isinstance(star.parent, exp.Column) else star for star in view.query.root.find_all(exp.Star)
+    )
+    return any(isinstance(star.parent, exp.Select) for star in stars)
 
 
 def _reads(tree: Tree) -> Mapping[str, int]:

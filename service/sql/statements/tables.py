@@ -63,6 +63,15 @@ class CreateTable(Statement):
     """The connector that fills the table, and what it needs. None for a table of DML."""
 
 
+@dataclass(frozen=True, slots=True)
+class AddColumn(Statement):
+    """ALTER TABLE .. ADD COLUMN."""
+
+    name: str
+    column: Column
+    if_not_exists: bool = False
+
+
 @dataclass(slots=True)
 class _Table:
     columns: list[Column] = field(default_factory=list[Column])
@@ -99,6 +108,23 @@ def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
     columns, key = _keyed(table)
     options = {option.name: option.string() for option in given.values()} if given else None
     return CreateTable(name, columns, key, if_not_exists, None if size is None else vnode_count(size), options)
+
+
+def parse_add_column(cursor: Cursor, name: str) -> AddColumn:
+    """Parse the rest of ALTER TABLE .. ADD. Raises Invalid."""
+    cursor.accept("column")
+    if_not_exists = cursor.accept("if", "not", "exists")
+    place, table = cursor.token.position, _Table()
+    _refuse(cursor)
+    _column(cursor, table)
+    if cursor.token.is_symbol(","):
+        raise Invalid("ALTER TABLE adds one column", position=cursor.token.position)
+    cursor.expect_end()
+    (column,) = table.columns
+    if table.keyed or not column.nullable:
+        message = "a column that is added is in no key and takes NULL: leave PRIMARY KEY and NOT NULL out"
+        raise Invalid(message, position=place)
+    return AddColumn(name, column, if_not_exists)
 
 
 def _check_followed(table: _Table) -> None:
@@ -147,7 +173,7 @@ def _column(cursor: Cursor, table: _Table) -> None:
     if any(column.name == name for column in table.columns):
         raise Invalid(f'column "{name}" specified more than once', position=place)
     kind, length, nullable, default = *_type(cursor), True, None
-    while not cursor.token.is_symbol(",", ")"):
+    while not (cursor.token.is_symbol(",", ")") or cursor.token.kind is TokenKind.END):
         constraint = cursor.token.position
         if cursor.accept("not", "null"):
             nullable = False

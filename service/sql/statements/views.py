@@ -8,7 +8,7 @@ from service.domain.adaptive import Asked
 from service.domain.errors import Invalid
 from service.sql.statements.select import Select
 from service.sql.statements.statement import Parser, Parsers, Statement
-from service.sql.text.cursor import Cursor, checked_column
+from service.sql.text.cursor import Cursor, column_list
 from service.sql.text.options import rate_limit, read_options
 from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind, syntax_error
 from service.sql.text.tree import Tree, parse_tree
@@ -35,6 +35,10 @@ class BackfillOrder:
     auto: bool = False
 
 
+CONSTANTS: Final = "rows of constants beside a relation are a materialized view of their own, which a view can read"
+"""The way out where a query mixes the two."""
+
+
 @dataclass(frozen=True, slots=True)
 class CreateMaterializedView(Statement):
     """CREATE MATERIALIZED VIEW.
@@ -56,14 +60,6 @@ class CreateMaterializedView(Statement):
     resource_group: str | None = None
     sql: str = field(default="", compare=False)
     """The query as written."""
-    columns: tuple[str, ...] = ()
-    """The names that a column list gives the first columns. The others keep those of the query."""
-
-    def named(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the view's columns, where the query gives `names`. Raises Invalid."""
-        if len(self.columns) > len(names):
-            raise Invalid("too many column names were specified", position=self.query.start + 1)
-        return (*self.columns, *names[len(self.columns) :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ class ExplainBackfill(Statement):
 def _create(cursor: Cursor) -> CreateMaterializedView:
     if_not_exists = cursor.accept("if", "not", "exists")
     name = cursor.relation()
-    columns = _column_list(cursor)
+    columns = column_list(cursor)
     options = read_options(cursor, known=_OPTIONS) if cursor.accept("with") else {}
     cursor.expect("as")
     if not cursor.token.begins_query:
@@ -101,30 +97,15 @@ def _create(cursor: Cursor) -> CreateMaterializedView:
         name=name,
         if_not_exists=if_not_exists,
         options={option.name: option.text for option in options.values()},
-        query=parse_tree(cursor.text, cursor.rest),
+        query=parse_tree(cursor.text, cursor.rest).with_columns(columns),
         text=cursor.text.strip(),
         sql=cursor.text[cursor.rest[0].start : cursor.rest[-1].start],
-        columns=columns,
         limited="backfill_rate_limit" in options,
         backfill_rate_limit=rate_limit(options.get("backfill_rate_limit")),
         order=order,
         serverless=options[_SERVERLESS].boolean() if _SERVERLESS in options else None,
         resource_group=options["resource_group"].string() if "resource_group" in options else None,
     )
-
-
-def _column_list(cursor: Cursor) -> tuple[str, ...]:
-    """Read the names in parentheses behind a view's name. Empty if there are none."""
-    names: list[str] = []
-    if not cursor.accept_symbol("("):
-        return ()
-    while not names or cursor.accept_symbol(","):
-        place = cursor.token.position
-        names.append(checked_column(cursor.name(), place))
-        if names[-1] in names[:-1]:
-            raise Invalid(f'column "{names[-1]}" specified more than once', position=place)
-    cursor.expect_symbol(")")
-    return tuple(names)
 
 
 def _order(tokens: Sequence[Token]) -> BackfillOrder:

@@ -136,6 +136,20 @@ def checked_name(name: str, position: int | None) -> str:
     return name
 
 
+def column_list(cursor: Cursor) -> tuple[str, ...]:
+    """Read the names in parentheses behind a view's name. Empty if there are none."""
+    names: list[str] = []
+    if not cursor.accept_symbol("("):
+        return ()
+    while not names or cursor.accept_symbol(","):
+        place = cursor.token.position
+        names.append(checked_column(cursor.name(), place))
+        if names[-1] in names[:-1]:
+            raise Invalid(f'column "{names[-1]}" specified more than once', position=place)
+    cursor.expect_symbol(")")
+    return tuple(names)
+
+
 def checked_column(name: str, position: int | None) -> str:
     """Return `name` if a user may give it to a column. Raises Invalid."""
     if reason := why_reserved(name):

@@ -95,13 +95,14 @@ class Tree:
     """A parsed part of a statement: `text[start:end]`. Code outside `service.sql` must not read its nodes.
 
     Only the text travels between processes, and `root` parses it again. Pickling the nodes would hold Python's
-    interpreter lock for longer than parsing most texts takes.
+    interpreter lock for longer than parsing most texts takes. `columns` are the names that a logical view gives to the
+    first columns of its query.
     """
 
-    __slots__ = ("_root", "end", "start", "text")
+    __slots__ = ("_root", "columns", "end", "start", "text")
 
-    def __init__(self, text: str, start: int, end: int) -> None:
-        self.text, self.start, self.end = text, start, end
+    def __init__(self, text: str, start: int, end: int, columns: tuple[str, ...] = ()) -> None:
+        self.text, self.start, self.end, self.columns = text, start, end, columns
         self._root: exp.Expr | None = None
 
     @property
@@ -114,8 +115,20 @@ class Tree:
             self._root = parsed[0]
         return self._root
 
-    def __reduce__(self) -> tuple[type["Tree"], tuple[str, int, int]]:
-        return Tree, (self.text, self.start, self.end)
+    def __reduce__(self) -> tuple[type["Tree"], tuple[str, int, int, tuple[str, ...]]]:
+        return Tree, (self.text, self.start, self.end, self.columns)
+
+    def with_columns(self, columns: tuple[str, ...]) -> "Tree":
+        """Return the tree of the same text whose first columns have these names."""
+        tree = Tree(self.text, self.start, self.end, columns)
+        tree._root = self._root
+        return tree
+
+    def named(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the columns, where the query gives `names`. Raises Invalid."""
+        if len(self.columns) > len(names):
+            raise Invalid("too many column names were specified", position=self.start + 1)
+        return (*self.columns, *names[len(self.columns) :])
 
     def position(self, node: exp.Expr) -> int:
         """Return the 1-based position of a node in the statement: its own, or the first one among its descendants."""

@@ -18,7 +18,7 @@ from service.sql.expressions.operators import truth
 from service.sql.expressions.scalar import Scope
 from service.sql.expressions.typed import Typed, coerced, common_type, settled
 from service.sql.statements.tables import UNBOUND
-from service.sql.statements.views import CreateMaterializedView
+from service.sql.statements.views import CONSTANTS, CreateMaterializedView
 from service.sql.text.cursor import SCHEMA, checked_column
 from service.sql.text.labels import label
 from service.sql.text.tree import Tree, given, identifier
@@ -103,7 +103,7 @@ def _nullable(scan: BoundScan, typed: Sequence[Column], place: int) -> bool:
 
 def _bind(statement: CreateMaterializedView, catalog: "_Catalog") -> BoundView:
     first, *others = _branches(statement.query, catalog)
-    names = statement.named([one.name for one in first.outputs])
+    names = statement.query.named([one.name for one in first.outputs])
     outputs = [replace(one, name=name) for one, name in zip(first.outputs, names, strict=True)]
     branches = [replace(first, outputs=outputs), *others]
     _check_names(branches[0].outputs)
@@ -189,12 +189,13 @@ def _check_clauses(tree: Tree, select: exp.Expr, known: AbstractSet[str]) -> Non
 
 def _from(tree: Tree, clause: exp.Expr | None, catalog: _Catalog) -> list[_Source]:
     if clause is None:
-        raise Invalid("a view reads a table or a view: FROM is missing", position=tree.start + 1)
+        raise Invalid(f"FROM is missing: {CONSTANTS}", position=tree.start + 1)
     table = clause.this
     place = tree.position(table)
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
-        what = "a subquery" if isinstance(table, exp.Subquery) else "a function or a list of values"
-        raise Invalid(f"{what} in FROM is not supported in a view", position=place)
+        if isinstance(table, exp.Subquery):
+            raise Invalid("a subquery in FROM is not supported in a view", position=place)
+        raise Invalid(f"a function or a list of values in FROM is not supported here: {CONSTANTS}", position=place)
     if extra := given(table) - {"this", "db", "alias"}:
         called = _CLAUSES.get(min(extra), min(extra).upper())
         raise Invalid(f"{called} is not supported in a view", position=place)
@@ -215,7 +216,7 @@ def _sources(tree: Tree, name: str, place: int, qualifiers: frozenset[str], cata
         return [_Source(Scope(tree, catalog.relations[name], qualifiers))]
     try:
         branches = _branches(catalog.views[name], catalog)
-        columns = _matched(branches)
+        columns = _matched(branches, catalog.views[name])
     except (Invalid, NotFound) as error:
         raise Invalid(f'view "{name}": {error}', position=place) from None
     return [
@@ -224,9 +225,11 @@ def _sources(tree: Tree, name: str, place: int, qualifiers: frozenset[str], cata
     ]
 
 
-def _matched(branches: Sequence[Branch]) -> list[Mapping[str, Typed]]:
+def _matched(branches: Sequence[Branch], view: Tree) -> list[Mapping[str, Typed]]:
     """Return the columns of a logical view in each of its branches. A column has the same type in all branches."""
     first = branches[0].outputs
+    names = view.named([one.name for one in first])
+    first = [replace(one, name=name) for one, name in zip(first, names, strict=True)]
     _check_names(first)
     check_widths(branches)
     kinds: list[ColumnType] = []

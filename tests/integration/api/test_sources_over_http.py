@@ -130,10 +130,56 @@ async def test_u10_what_is_missing_is_said_item_by_item_with_the_sql_that_mends_
     assert "may not replicate" in problem["detail"]
 
 
+async def _checked(http: httpx.AsyncClient, body: object) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Return what is wrong, and all items by name."""
+    items = {one["item"]: one for one in (await http.post("/v1/sources/check", json=body)).json()["items"]}
+    return [name for name, one in items.items() if not one["ok"]], items
+
+
+@pytest.mark.parametrize("named", [None, 'their "own"'], ids=["unnamed", "named"])
+async def test_u9_one_round_tells_all_that_is_wrong_and_its_sql_runs_as_it_stands(
+    http: httpx.AsyncClient, external: External, named: str | None
+) -> None:
+    """The login may neither read nor publish two tables of somebody else, and one of them has no key."""
+    external.run(
+        'create schema "Their\'s"',
+        'create table "Their\'s"."of ""x"" " (id int primary key)',
+        'create table "Their\'s".loose (id int, b int)',
+        f"alter role {external.login} noreplication",
+        superuser=True,
+    )
+    tables = ['"Their\'s"."of ""x"" "', "Their's.loose"]
+    shown, loose = [f"table {name}" for name in tables], f"table {tables[1]}"
+    options = external.options if named is None else {**external.options, "publication.name": named}
+    name = named or "tidefill"
+    body = {"options": options, "password": PASSWORD, "tables": tables}
+    wrong, items = await _checked(http, body)
+    assert wrong == ["replication", "publication.name", *shown]
+    for said in ("may not SELECT", "only the owner", "has no primary key"):
+        assert said in items[loose]["detail"]
+    assert "the one that is made" not in str(items)
+    assert f"publication.name = '{name}' and publication.create.enable = false" in items["publication.name"]["detail"]
+    _run_sql(external, items)
+    body["options"] = {**external.options, "publication.name": name, "publication.create.enable": "false"}
+    assert (await _checked(http, body))[0] == [loose]
+    quoted = '"' + name.replace('"', '""') + '"'
+    partial = f"create publication {quoted} for table \"Their's\".loose (id) with (publish = 'insert')"
+    external.run(f"drop publication {quoted}", partial, superuser=True)
+    wrong, items = await _checked(http, body)
+    assert wrong == ["publication.name", *shown]
+    assert "leaves out rows or columns" in items[loose]["detail"]
+    _run_sql(external, items)
+    assert (await _checked(http, body))[0] == [loose]
+
+
+def _run_sql(external: External, items: dict[str, dict[str, Any]]) -> None:
+    external.run(*(one["sql"] for one in items.values() if one["sql"] is not None), superuser=True)
+
+
 def _mend(external: External, items: dict[str, dict[str, Any]]) -> None:
     """U10: the SQL that a check gives provides what it misses."""
     assert "publication.create.enable = false" in items["publication"]["detail"]
-    external.run(*(one["sql"] for one in items.values() if one["sql"] is not None), superuser=True)
+    _run_sql(external, items)
 
 
 async def test_a_server_that_does_not_answer_is_said_without_the_password(

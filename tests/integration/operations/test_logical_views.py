@@ -152,7 +152,9 @@ async def test_it_widens_nothing(here: Here) -> None:
         ("CREATE VIEW w AS SELECT 1 AS a; ^DROP TABLE t", Invalid, "more than one statement"),
         ("CREATE VIEW w AS ^SELECT id + 1 FROM t", Invalid, "column 1 of the view has no name"),
         ("CREATE VIEW w AS ^SELECT id, id FROM t", Invalid, 'column "id" specified more than once'),
-        ("CREATE VIEW w ^(a) AS SELECT id FROM t", Invalid, "a column list is not supported"),
+        ("CREATE VIEW w (a, b) AS ^SELECT id FROM t", Invalid, "too many column names were specified"),
+        ("CREATE VIEW w (a, ^a) AS SELECT id, name FROM t", Invalid, 'column "a" specified more than once'),
+        ("CREATE VIEW w (name) AS ^SELECT id, name FROM t", Invalid, 'column "name" specified more than once'),
         ("CREATE VIEW w ^WITH (x = 1) AS SELECT id FROM t", Invalid, "a view takes no options"),
         ("CREATE VIEW w AS SELECT id FROM young", Conflict, "cannot be read: it is still being created"),
         (

@@ -77,6 +77,20 @@ async def test_s11_a_listed_host_is_told_in_full(other: Listening) -> None:
     assert not isinstance(error.value, Unreachable)
 
 
+async def test_u9_a_caller_on_this_machine_is_told_the_cause(other: Listening) -> None:
+    rules = replace(ANY, told=True)
+    for host, port, said in (
+        ("127.0.0.2", free_port(), "Connection refused"),
+        ("no-such-host.invalid", 5432, "no name server knows the host"),
+        ("127.0.0.2", other.port, "there cannot be reached: "),
+    ):
+        with pytest.raises(Unavailable, match=said) as error:
+            await SERVERS.server(at(host, port, rules))
+        assert not isinstance(error.value, Unreachable)
+    with pytest.raises(Invalid, match="may not be reached"):
+        await SERVERS.server(at("0.0.0.0", free_port(), rules))
+
+
 @pytest.mark.parametrize("host", ["127.0.0.2", "127.2", "2130706434", "0x7f000002", "::ffff:127.0.0.2"])
 async def test_s11_an_unlisted_host_is_not_connected_to_however_it_is_written(host: str, other: Listening) -> None:
     with pytest.raises(Invalid, match="TIDEFILL_SOURCE_HOSTS"):

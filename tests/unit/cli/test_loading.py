@@ -36,6 +36,12 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
     return loads
 
 
+def test_a_followed_table_is_read_again(loads: Loads) -> None:
+    ended = CliRunner().invoke(app, ["reload", 'my "t"'])
+    assert ended.stdout == 'my "t" follows again, and its history is read: tidefill watch my "t"\n'
+    assert json.loads(loads.requests[-1].content) == {"sql": 'ALTER TABLE "my ""t""" RELOAD'}
+
+
 @pytest.mark.parametrize(
     ("name", "media", "encoding"),
     [

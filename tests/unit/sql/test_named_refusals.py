@@ -39,6 +39,22 @@ def test_u8_the_connector_is_refused_before_its_options(sql: str, said: str) -> 
         ("grant select on t to x", "GRANT is not supported: what a caller may do is its token's role"),
         ("create schema s", "CREATE SCHEMA is not supported: every relation is in the schema public"),
         ("create temporary table t (id int)", "CREATE TEMPORARY is not supported: use WITH"),
+        (
+            "alter table t rename to u",
+            "ALTER TABLE .. RENAME is not supported: a view has the other name: CREATE VIEW new_name AS SELECT .. FROM",
+        ),
+        ("alter table t rename column a to b", "ALTER TABLE .. RENAME is not supported: a view has the other name"),
+        ("alter materialized view m rename to n", "ALTER MATERIALIZED VIEW .. RENAME is not supported: a view has"),
+        ("alter view v rename to w", "ALTER VIEW .. RENAME is not supported: a view has the other name"),
+        ("alter table t drop column a", "ALTER TABLE .. DROP is not supported: a view leaves the column out"),
+        ("alter table t alter column a type text", "ALTER TABLE .. ALTER is not supported: create a table of"),
+        ("alter materialized view m add column a int", "ALTER MATERIALIZED VIEW .. ADD is not supported: its columns"),
+        ("alter view v set (x = 1)", "ALTER VIEW .. SET is not supported: DROP it and CREATE it again"),
+        ("alter table t add column a int not null", "a column that is added is in no key and takes NULL"),
+        ("alter table t add a int primary key", "a column that is added is in no key and takes NULL"),
+        ("alter table t add column a int, add column b int", "ALTER TABLE adds one column"),
+        ("alter table t add constraint c check (a > 0)", "named constraints are not supported"),
+        ("alter table t add column _from int", 'column name "_from" is reserved'),
     ],
 )
 def test_u11_a_refusal_has_the_way_out(sql: str, said: str) -> None:

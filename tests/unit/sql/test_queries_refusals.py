@@ -37,7 +37,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "select t.id from t, u where t.d > ^'now'": ("'now'", "use a constant"),
     "select ^unnest(array[1]) as a from t, u": ("unnest", "returns several rows"),
     "select ^pg_sleep(1) as a from t, u": ("pg_sleep", "is not supported in a view"),
-    "select t.id from t, ^generate_series(1, 3) g": ("function", "write a UNION ALL of SELECTs"),
+    "select t.id from t, ^generate_series(1, 3) g": ("function", "a materialized view of their own"),
     "select t.id from t, lateral (select ^1 from u) q": ("LATERAL", "row_number"),
     "with recursive ^r as (select id from t) select id from r": ("WITH RECURSIVE", "is not supported"),
     "select id from t where (^x, s) not in (select x, s from u)": ("a row before NOT IN", "write NOT EXISTS"),
@@ -58,7 +58,8 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "select y, z, count(*) from (select x as y, x as z from t) q group by rollup (y, ^z)": (
         "two columns", "one of them"),
     "select id from t order by id limit (select ^3)": ("LIMIT", "take constants"),
-    "select 1 as one union select 2": ("FROM is missing", "a view reads a table"),
+    "select 1 as one union select 2": ("FROM is missing", "a materialized view of their own"),
+    "select id from t union values (^1)": ("list of values", "a materialized view of their own"),
     "select ^id from t for update": ("FOR UPDATE", "is not supported"),
     "select id from ^t tablesample system (10) join u using (id)": ("TABLESAMPLE", "other rows each time"),
     "select id from t where x > any (select ^x from u) or x = 1": ("ANY", "write EXISTS"),
@@ -92,6 +93,11 @@ def test_an_error_in_a_logical_view_stands_where_the_view_is_named() -> None:
     error = _refusal(text, {"v": _tree("select id from t where d < now()")})
     assert str(error).startswith('view "v": now depends on the time')
     assert error.position == text.index("v on") + 1
+
+
+def test_u11_a_logical_view_of_constants_has_the_way_out() -> None:
+    error = _refusal("select id from t join v on v.a = t.id", {"v": _tree("values (1)")})
+    assert str(error).startswith('view "v": VALUES is not supported here: rows of constants')
 
 
 @pytest.mark.parametrize(

@@ -256,10 +256,14 @@ REFUSED: list[tuple[str, str, str]] = [
     (
         "select a from ^generate_series(1, 2) x",
         "Invalid",
-        "a function or a list of values in FROM is not supported in a view",
+        "a function or a list of values in FROM is not supported here",
     ),
     ("select a from ^t tablesample system (1)", "Invalid", "TABLESAMPLE is not supported in a view"),
-    ("^select 1", "Invalid", "a view reads a table or a view: FROM is missing"),
+    (
+        "^select 1",
+        "Invalid",
+        "FROM is missing: rows of constants beside a relation are a materialized view of their own",
+    ),
     ("select a, ^from t", "Invalid", 'syntax error at or near "from"'),
     ("select a b ^c from t", "Invalid", 'syntax error at or near "c"'),
     ("select (a ^from t", "Invalid", 'syntax error at or near "from"'),

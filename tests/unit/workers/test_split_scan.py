@@ -3,19 +3,22 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast
+from itertools import count
+from typing import Any, ClassVar, cast
 
 import pytest
 from typing_extensions import override
 
 from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.constant import of_rows
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId
-from service.protocol.plan import ActorPlan, Connector, SplitScanPlan
+from service.protocol.plan import ActorPlan, Connector, PositionState, SplitScanPlan
 from service.protocol.report import ActorReport
 from tests.support.state_store import relation
 from workers.backfill.scan import ScanState
 from workers.cdc.fold import Key, Values
-from workers.connectors.port import Part
+from workers.connectors.constant import Constants
+from workers.connectors.port import Part, SplitReader
 from workers.runners.port import RunningEpoch
 from workers.runners.split_scan import TEXT_MAX, SplitScan
 
@@ -29,6 +32,7 @@ nothing = cast("Any", None)
 class Huge:
     """A system that has many rows a millisecond for each split; every row takes its time."""
 
+    whole: ClassVar[bool] = False
     columns: int
     seconds_per_row: float = 0.0
     text: str = "x"
@@ -57,7 +61,7 @@ class Watched(SplitScan):
         self.written.append(rows)
 
 
-def scan_of(reader: Huge) -> Watched:
+def scan_of(reader: SplitReader) -> Watched:
     actors = (ActorPlan(id=ActorId(1), vnodes=((0, SPLITS - 1),)),)
     plan = SplitScanPlan(id=FragmentId(1), actors=actors, connector=Connector(name="huge", options={}))
     return Watched(JobId(1), relation(1, "t"), ScanState.of(plan, now=0.0), reader=reader)
@@ -92,3 +96,17 @@ def test_an_epoch_holds_only_so_much_text_even_if_it_comes_at_once() -> None:
     splits_read(scan, reader, 1)
     (rows,) = scan.written
     assert 0 < sum(len(piece or b"") for row in rows.values() for piece in row) <= 2 * TEXT_MAX
+
+
+def test_u11_constants_are_written_whole_in_the_first_epoch_also_while_paused_and_late() -> None:
+    shape = relation(1, "t")
+    rows = tuple((f"{number}", *(None for _ in shape.columns[1:])) for number in range(1000))
+    scan, late = scan_of(Constants.of(of_rows(rows).options, shape)), count(step=10.0)
+    barrier = Barrier(
+        graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(0), curr=Epoch(1), kind=BarrierKind.CHECKPOINT
+    )
+    epoch = RunningEpoch(barrier, nothing, True, 0.0, lambda: next(late), nullcontext, readers=1)
+    (report,) = scan.run(epoch)
+    assert isinstance(report, ActorReport)
+    assert [len(one) for one in scan.written] == [1000]
+    assert report.positions[0].state is PositionState.COMPLETED
