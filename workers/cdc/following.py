@@ -238,7 +238,7 @@ class _Epoch:
         if table.broken is not None:
             return
         try:
-            folded = fold(changes, self._applies(table, changes))
+            folded = fold(changes, *self._counting(table, changes))
         except (ChangedError, psycopg.DataError) as error:
             altered(self.session, table, str(error))
             return
@@ -289,13 +289,11 @@ class _Epoch:
             ask(self.session.control, "select pg_sleep(0.02)")
         raise AwayError(f"transaction {max(hidden)} is committed, but does not become visible")
 
-    def _applies(self, table: TableEpoch, changes: Sequence[Change]) -> Applies:
-        """Return the predicate for the halves of these changes that count."""
-        patched = table.patched
-        # During a reload every row is stored, so a change counts also before its key is read again.
-        everywhere = table.complete or table.table.scan.sweep is not None
-        if everywhere and not table.fresh:
-            return _unless_patched(patched)
+    def _counting(self, table: TableEpoch, changes: Sequence[Change]) -> tuple[Applies, Callable[[Key], bool]]:
+        """Return which halves of these changes count, and at which keys the stored row may be stale."""
+        patched, reload = table.patched, table.table.scan.sweep is not None
+        if table.complete:
+            return _unless_patched(patched), lambda _: False
         keys = list({key for _, *halves, _ in changes for key in halves if key is not None})
         regions = self.session.regions(table.table, keys, table.settled, table.fresh)
         snapshots = {FRESH + actor: snapshot for actor, snapshot in table.snapshots.items()}
@@ -306,10 +304,13 @@ class _Epoch:
                 return not shown.shows(xid)
             region = regions.get(key)
             if region is None:
-                return everywhere
+                return reload
             return region == SETTLED or table.truncated or not snapshots[region].shows(xid)
 
-        return applies
+        def stale(key: Key) -> bool:
+            return reload and not table.truncated and regions.get(key) != SETTLED and key not in patched
+
+        return applies, stale
 
     def _describe(self, sent: TableSent) -> Sequence[Picked]:
         whole = [one for one in self.tables.values() if one.broken is None]
