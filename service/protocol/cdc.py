@@ -215,6 +215,20 @@ SYSTEM_POSTGRES: Final = "select system_identifier::text from pg_control_system(
 """Query for a server's identity. Not every server answers it."""
 
 
+def timeouts_postgres(*, statement: str, lock: str, idle_in_transaction: str) -> str:
+    """Return the statements that set, in a session of an external server, every timeout that a login may have.
+
+    A session is idle between epochs, so a limit of the login for idle sessions or whole transactions would end it.
+    """
+    return (
+        f"set statement_timeout = '{statement}'; set lock_timeout = '{lock}';"
+        f" set idle_in_transaction_session_timeout = '{idle_in_transaction}'; set idle_session_timeout = 0;"
+        # Servers have it from Postgres 17 on.
+        " select set_config('transaction_timeout', '0', false)"
+        " where current_setting('transaction_timeout', true) is not null"
+    )
+
+
 _TYPES: Final = (
     "with recursive over (type) as (select a.atttypid union select inner_type.id from over o"
     " join pg_type t on t.oid = o.type cross join lateral (select t.typelem as id union all select t.typbasetype"
