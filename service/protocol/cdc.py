@@ -12,6 +12,7 @@ LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.runners.s
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -317,6 +318,11 @@ def lsn_of(lsn: Lsn) -> int:
     return (int(high, 16) << 32) | int(low, 16)
 
 
+def without_length(external: str) -> str:
+    """Return a full type without its length or precision. A cast to it cuts off nothing where the column got wider."""
+    return re.sub(r"\(\d+(,-?\d+)?\)", "", external)
+
+
 def carried_postgres(value: str, external: str, kind: ColumnType) -> str:
     """Return the expression, in the external server's SQL, for a value as tidefill stores it.
 
@@ -324,13 +330,14 @@ def carried_postgres(value: str, external: str, kind: ColumnType) -> str:
     tidefill does not have becomes the text that the log has. A cast could differ: for `character(n)` it drops blanks.
     The expression fails, naming the value, on a number that does not fit; it never rounds.
     """
-    if external == str(kind):
+    if external == str(kind) and kind.name is not TypeName.NUMERIC:
         return value
     match kind.name:
         case TypeName.TEXT if not external.startswith(("text", "character varying")):
             text = f"case when {value} is null then null else format('%s', {value}) end"
             return f"({text})::text[]" if kind.array else text
         case TypeName.NUMERIC:
+            # Also for an equal type, because the external one may get wider at any time.
             return fitting_postgres(value, kind)
         case TypeName.DOUBLE:
             # Cast through the text: the digits of a real give the value, its binary form would give another one.

@@ -69,3 +69,17 @@ async def test_a_range_that_is_cut_by_vnode_holds_every_row_once(external: Exter
     assert len(pieces) == 3
     assert sum(piece.rows for piece in pieces) == 31
     assert sum(piece.total for piece in pieces) == whole.total
+
+
+async def test_f6_a_key_that_got_longer_is_compared_whole(external: External) -> None:
+    """The plan has the type that the column had when the table was created."""
+    external.run("create table named (id varchar(50) primary key)", "insert into named values ('abc'), ('abcdef')")
+    column = Column(name="id", type=ColumnType.parse("text"), nullable=False)
+    named = ORDERS.model_copy(update={"name": "named", "columns": (column,)})
+    followed = (CdcColumn(name="id", external="id", type="character varying(3)"),)
+    scan = SCAN.model_copy(update={"external_table": "named", "columns": followed})
+    rows = PostgresExternalRows()
+    some, _ = await rows.rows_of(external.address, scan, named, [("abcdef",)])
+    assert list(some) == [("abcdef",)]
+    rest, _ = await rows.digest(external.address, scan, named, Part(after=("abcdef",)))
+    assert rest.rows == 0
