@@ -47,6 +47,8 @@ _TRUE: Final = b"\0\0\0\1\1"
 _FALSE: Final = b"\0\0\0\1\0"
 REFUSED: Final = ("22", "23502", "23514", "54")
 """Prefixes of the SQLSTATEs for a row that the table can never store."""
+_NOT_KEPT: Final = "23514"
+"""A check of the table refuses a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,8 @@ class Applying:
         self.connection.execute(_sql(f"delete from {table} where _from > {prev}"))
         self.connection.execute(_sql(f"update {table} set _to = {ALIVE} where _to > {prev} and _to <> {ALIVE}"))
 
-    def find_refused(self, relation: Relation, folded: Folded, epoch: Epoch) -> tuple[Key, str] | None:
-        """Return the key of a row that the table refuses, and the reason. None where all changes can be written."""
+    def find_refused(self, relation: Relation, folded: Folded, epoch: Epoch) -> tuple[Key, psycopg.Error] | None:
+        """Return the key of a row that the table refuses, and the error. None where all changes can be written."""
         rows = [*folded.made.items(), *folded.lacking.items()]
         refused = self._tried(relation, folded, epoch)
         if refused is None:
@@ -144,7 +146,7 @@ class Applying:
             lacking = {key: row for key, row in half if isinstance(row, Lacking)}
             error = self._tried(relation, Folded(made, lacking), epoch)
             rows, refused = (rows[len(half) :], refused) if error is None else (half, error)
-        return rows[0][0], reason_of(refused)
+        return rows[0][0], refused
 
     def _tried(self, relation: Relation, folded: Folded, epoch: Epoch) -> psycopg.Error | None:
         refused = None
@@ -180,6 +182,13 @@ class Applying:
 def is_refusal(error: psycopg.Error) -> bool:
     """Return whether a row's value caused the error, not the server or the worker."""
     return error.sqlstate is not None and error.sqlstate.startswith(REFUSED)
+
+
+def way_out(error: psycopg.Error) -> str:
+    """Return what a user can do about a value that the table's type does not have. Empty for other refusals."""
+    if error.sqlstate != _NOT_KEPT:
+        return ""
+    return "; change the value there, or CREATE the table with this column as text, which keeps every value"
 
 
 def reason_of(error: psycopg.Error) -> str:

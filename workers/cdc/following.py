@@ -21,7 +21,7 @@ import psycopg
 
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, FragmentId
-from workers.cdc.apply import Applying, applying, is_refusal, reason_of
+from workers.cdc.apply import Applying, applying, is_refusal, reason_of, way_out
 from workers.cdc.budget import Budget
 from workers.cdc.connecting import PART_SECONDS, AwayError, ChangedError
 from workers.cdc.external import Seen, Session, ask
@@ -264,7 +264,8 @@ class _Epoch:
             if not is_refusal(error):
                 raise
             found = self.writing.find_refused(relation, folded, self.curr)
-            table.breaks(reason_of(error) if found is None else f"{found[1]} at {_keyed(table, found[0])}")
+            key, cause = ("", error) if found is None else (f" at {_keyed(table, found[0])}", found[1])
+            table.breaks(f"{reason_of(cause)}{key}{way_out(cause)}")
             return
         table.made, table.ended = table.made + written.made, table.ended + written.ended
         table.changes += changes

@@ -124,6 +124,48 @@ async def test_keys_of_any_type_are_read_in_the_order_there(started: Started) ->
         assert stored == admin.execute(f"{text} keyed order by n".encode()).fetchall()
 
 
+TEXTED = {
+    "date": ("infinity", "-infinity", "0044-03-15 BC", "5874897-12-31", "2020-02-29"),
+    "timestamp": ("infinity", "-infinity", "4713-01-01 00:00:00 BC", "294276-12-31 23:59:59.999999"),
+    "timestamptz": ("infinity", "0044-03-15 12:00:00+14 BC", "2020-06-01 12:00:00+14"),
+    "numeric": ("NaN", "Infinity", "-Infinity", "1.50", "1e40", "-0.000"),
+    "numeric(5,2)": ("NaN", "-999.99"),
+    "date[]": ('{infinity,NULL,"0044-03-15 BC"}', "[0:1]={2020-01-01,2020-01-02}", "{}"),
+    "boolean": ("true", "false"),
+    "bytea": ("\\x00ff5c78",),
+    "real": ("-Infinity", "0.1"),
+}
+AS_TEXT = Followed(
+    24,
+    "as_text",
+    (("id", "bigint"), *((f"c{n}", "text") for n in range(len(TEXTED))), ("t", "text")),
+    1,
+    there=tuple((f"c{n}", kind) for n, kind in enumerate(TEXTED)),
+)
+
+
+async def test_f6_a_column_that_is_declared_as_text_keeps_every_value(started: Started) -> None:
+    """As the external server prints it, in a row of history as in a change of it."""
+    async with started(AS_TEXT) as world:
+        world.model = False
+        admin = world.external.admin
+        rows = [tuple(texts[n % len(texts)] for texts in TEXTED.values()) for n in range(6)]
+        places = ", ".join(f"%s::text::{kind}" for kind in TEXTED)
+        for first in (0, 100):
+            for number, row in enumerate([*rows, (None,) * len(TEXTED)]):
+                admin.execute(f"insert into as_text values ({first + number}, {places}, null)".encode(), row)
+            await finish(world)
+        admin.execute("update as_text set t = 'touched', id = id + 10 where id % 2 = 0")
+        await world.epoch()
+        assert world.broken == {}
+        names = ", ".join(f"format('%s', {name})" for name, _ in AS_TEXT.columns)
+        for setting in ("timezone = 'UTC'", "datestyle = 'ISO, YMD'", "bytea_output = 'hex'"):
+            admin.execute(f"set {setting}".encode())
+        there = admin.execute(f"select {names} from as_text order by as_text.id".encode()).fetchall()
+        found = await world.rows(AS_TEXT)
+        assert [tuple("" if value is None else str(value) for value in row) for row in found] == there
+
+
 @pytest.mark.parametrize("when", ["history", "change"])
 async def test_a_value_that_cannot_be_kept_stops_its_table_and_no_other(started: Started, when: str) -> None:
     async with started(DATED, NUMBERS) as world:
@@ -142,6 +184,7 @@ async def test_a_value_that_cannot_be_kept_stops_its_table_and_no_other(started:
         reason = world.broken[DATED.fragment]
         assert "(id)=(23)" in reason
         assert 'column "d"' in reason
+        assert "CREATE the table with this column as text" in reason
         assert "RELOAD reads it again" in reason
         # It stays at the last epoch that was whole.
         assert {row[2] for row in await world.rows(DATED)} <= {"x"}
