@@ -27,6 +27,9 @@ SPLITS_MAX: Final = 1 << 15
 Lsn = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{1,8}/[0-9A-F]{1,8}$")]
 
 
+Unkeepable = Literal["fail", "null"]
+
+
 class _Value(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -165,6 +168,10 @@ class CdcScan(_Value):
     """Set for a table that is read again over its stored rows (ALTER TABLE .. RELOAD). The sweep precedes the pages."""
     reloaded_at: int = 0
     """The end of the log when the reload began. Every page shows the transactions before it."""
+    unkeepable: Unkeepable = "fail"
+    """Whether a value that cannot be kept breaks the table, or is stored as NULL."""
+    nulled: Count = 0
+    """How many values were stored as NULL since the history began."""
     broken: str | None = None
     """Why the table stopped following: the change outside, and what to do. The worker applies nothing
     to it any more.
@@ -173,8 +180,8 @@ class CdcScan(_Value):
 
 class CdcTableReport(_Value):
     """The state of one followed table: why it stopped for good (`broken`), or why no page can be read
-    now (`waiting`). `published` is its new place in the publication, and `sweep` how far its stored rows are compared.
-    None where that stays as it was.
+    now (`waiting`). `published` is its new place in the publication, `sweep` how far its stored rows are compared, and
+    `nulled` how many values were stored as NULL. None where that stays as it was.
     """
 
     fragment: Bigint[FragmentId]
@@ -182,6 +189,7 @@ class CdcTableReport(_Value):
     waiting: str | None = None
     published: Published | None = None
     sweep: Sweep | None = None
+    nulled: Count | None = None
 
 
 class SourceReport(_Value):

@@ -99,6 +99,8 @@ def follow(
         for table in tables:
             if table.broken is not None:
                 writing.undo(table.table.relation.id, barrier.prev)
+            elif table.nulls:
+                table.nulled += writing.nulled(table.table.relation)
     hidden = seen.snapshot.hidden([*undecided, *one.reader.xids])
     return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen)
 
@@ -257,13 +259,13 @@ class _Epoch:
         try:
             with self.writing.connection.transaction():
                 self._bring(table, folded)
-                self.writing.begin(relation, self.curr)
+                self.writing.begin(relation, self.curr, nulls=table.nulls)
                 yield
                 written = self.writing.written()
         except psycopg.Error as error:
             if not is_refusal(error):
                 raise
-            found = self.writing.find_refused(relation, folded, self.curr)
+            found = self.writing.find_refused(relation, folded, self.curr, nulls=table.nulls)
             key, cause = ("", error) if found is None else (f" at {_keyed(table, found[0])}", found[1])
             table.breaks(f"{reason_of(cause)}{key}{way_out(cause)}")
             return

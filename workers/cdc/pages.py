@@ -22,6 +22,7 @@ import numpy as np
 import psycopg
 from pydantic import BaseModel
 
+from service.protocol.kept import nulled_query
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
 from service.protocol.relation import state_table
@@ -79,6 +80,7 @@ class PagesOutcome(BaseModel):
     made: int | None = None
     """How many versions a reload made. None: one for each row."""
     ended: int = 0
+    nulled: int = 0
     page_rows: int
     snapshot: str | None = None
     reading_seconds: float = 0.0
@@ -178,12 +180,14 @@ class _Copying:
             if reason is not None:
                 return reason
             rows = self._read(external, store, positions, more_time)
+            ((nulled,),) = ask(external, nulled_query(copied.table.relation.id))
         return PagesOutcome(
             actor=self.index,
             positions=positions.take_changed(),
             snapshot_rows=rows,
             made=None if self.written is None else self.written.made,
             ended=0 if self.written is None else self.written.ended,
+            nulled=nulled,
             page_rows=self.page_rows,
             snapshot=snapshot.text(),
             reading_seconds=_monotonic() - began,
