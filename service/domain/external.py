@@ -1,7 +1,8 @@
 """Decide whether an external table can be followed, and with which columns, key and types.
 
-A type that tidefill has stays as it is, or becomes a wider one if the user declares it. Any other type becomes text. A
-type whose values could not be kept exactly is refused with the names of the column and the types.
+A type that tidefill has stays as it is, or becomes a wider one or text if the user declares it. Text keeps every value,
+as the external server prints it. Any other type becomes text. A type whose values could not be kept exactly is refused
+with the names of the column and the types.
 """
 
 import re
@@ -190,16 +191,18 @@ def kept_as(base: str) -> ColumnType | None:
 
 def why_not_kept(base: str, declared: ColumnType) -> str | None:
     """Return why a declared type does not keep every value of an external type, or None."""
+    if declared == _TEXT_ALONE:
+        return None
     kept = kept_as(base)
     if kept is None:
-        if declared.name is TypeName.NUMERIC or declared == _TEXT_ALONE:
+        if declared.name is TypeName.NUMERIC:
             return None
         return "declare it as numeric(precision, scale), wide enough for every value, or as text"
     if kept == declared:
         return None
     if kept.array == declared.array and declared.name in _WIDER.get(kept.name, ()):
         return None
-    if _wider_numeric(kept, declared) or (kept.array and kept.name is TypeName.TEXT and declared == _TEXT_ALONE):
+    if _wider_numeric(kept, declared):
         return None
     return f"declare it as {kept}"
 

@@ -108,6 +108,8 @@ class FollowedTable:
     broken: str | None = None
     broken_since: datetime | None = None
     waiting: str | None = None
+    nulled: int = 0
+    """How many values were stored as NULL, because they cannot be kept."""
 
     @property
     def external(self) -> tuple[str, str]:

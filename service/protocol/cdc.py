@@ -12,6 +12,7 @@ LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.runners.s
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -24,6 +25,9 @@ SPLITS_MAX: Final = 1 << 15
 """The number of a split is stored where the number of a vnode is stored, so both have the same maximum."""
 
 Lsn = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{1,8}/[0-9A-F]{1,8}$")]
+
+
+Unkeepable = Literal["fail", "null"]
 
 
 class _Value(BaseModel):
@@ -164,6 +168,10 @@ class CdcScan(_Value):
     """Set for a table that is read again over its stored rows (ALTER TABLE .. RELOAD). The sweep precedes the pages."""
     reloaded_at: int = 0
     """The end of the log when the reload began. Every page shows the transactions before it."""
+    unkeepable: Unkeepable = "fail"
+    """Whether a value that cannot be kept breaks the table, or is stored as NULL."""
+    nulled: Count = 0
+    """How many values were stored as NULL since the history began."""
     broken: str | None = None
     """Why the table stopped following: the change outside, and what to do. The worker applies nothing
     to it any more.
@@ -172,8 +180,8 @@ class CdcScan(_Value):
 
 class CdcTableReport(_Value):
     """The state of one followed table: why it stopped for good (`broken`), or why no page can be read
-    now (`waiting`). `published` is its new place in the publication, and `sweep` how far its stored rows are compared.
-    None where that stays as it was.
+    now (`waiting`). `published` is its new place in the publication, `sweep` how far its stored rows are compared, and
+    `nulled` how many values were stored as NULL. None where that stays as it was.
     """
 
     fragment: Bigint[FragmentId]
@@ -181,6 +189,7 @@ class CdcTableReport(_Value):
     waiting: str | None = None
     published: Published | None = None
     sweep: Sweep | None = None
+    nulled: Count | None = None
 
 
 class SourceReport(_Value):
@@ -213,6 +222,20 @@ class SourceConnection(_Value):
 
 SYSTEM_POSTGRES: Final = "select system_identifier::text from pg_control_system()"
 """Query for a server's identity. Not every server answers it."""
+
+
+def timeouts_postgres(*, statement: str, lock: str, idle_in_transaction: str) -> str:
+    """Return the statements that set, in a session of an external server, every timeout that a login may have.
+
+    A session is idle between epochs, so a limit of the login for idle sessions or whole transactions would end it.
+    """
+    return (
+        f"set statement_timeout = '{statement}'; set lock_timeout = '{lock}';"
+        f" set idle_in_transaction_session_timeout = '{idle_in_transaction}'; set idle_session_timeout = 0;"
+        # Servers have it from Postgres 17 on.
+        " select set_config('transaction_timeout', '0', false)"
+        " where current_setting('transaction_timeout', true) is not null"
+    )
 
 
 _TYPES: Final = (
@@ -303,6 +326,11 @@ def lsn_of(lsn: Lsn) -> int:
     return (int(high, 16) << 32) | int(low, 16)
 
 
+def without_length(external: str) -> str:
+    """Return a full type without its length or precision. A cast to it cuts off nothing where the column got wider."""
+    return re.sub(r"\(\d+(,-?\d+)?\)", "", external)
+
+
 def carried_postgres(value: str, external: str, kind: ColumnType) -> str:
     """Return the expression, in the external server's SQL, for a value as tidefill stores it.
 
@@ -310,13 +338,14 @@ def carried_postgres(value: str, external: str, kind: ColumnType) -> str:
     tidefill does not have becomes the text that the log has. A cast could differ: for `character(n)` it drops blanks.
     The expression fails, naming the value, on a number that does not fit; it never rounds.
     """
-    if external == str(kind):
+    if external == str(kind) and kind.name is not TypeName.NUMERIC:
         return value
     match kind.name:
         case TypeName.TEXT if not external.startswith(("text", "character varying")):
             text = f"case when {value} is null then null else format('%s', {value}) end"
             return f"({text})::text[]" if kind.array else text
         case TypeName.NUMERIC:
+            # Also for an equal type, because the external one may get wider at any time.
             return fitting_postgres(value, kind)
         case TypeName.DOUBLE:
             # Cast through the text: the digits of a real give the value, its binary form would give another one.

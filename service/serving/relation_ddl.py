@@ -13,6 +13,7 @@ from psycopg import sql
 
 from service.protocol.columns import Column, KeyColumn, TypeName
 from service.protocol.ids import GraphId, RelationId
+from service.protocol.kept import bounds_of
 from service.protocol.relation import ALIVE, Relation, RelationKind
 from service.serving.connections import trusted
 
@@ -25,26 +26,13 @@ _STORAGE: Final = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_sca
 default of a fifth of dead rows.
 """
 
-# Values that Spark cannot represent exactly are refused, by element type. A condition is `bound <operator> value`, and
-# for an array `bound <operator> all (array)`.
 _YEARS: Final = "must be finite and in the years 1 to 9999"
-_BOUNDS: Final = {
-    TypeName.DATE: (("<=", "date '0001-01-01'"), (">=", "date '9999-12-31'")),
-    TypeName.TIMESTAMP: (("<=", "timestamp '0001-01-01'"), (">", "timestamp '10000-01-01'")),
-    TypeName.TIMESTAMPTZ: (
-        ("<=", "timestamptz '0001-01-01 00:00:00+00'"),
-        (">", "timestamptz '10000-01-01 00:00:00+00'"),
-    ),
-    TypeName.NUMERIC: (("<>", "numeric 'NaN'"),),
-}
 _WHY: Final = {
     TypeName.DATE: f"a date {_YEARS}",
     TypeName.TIMESTAMP: f"a timestamp {_YEARS}",
     TypeName.TIMESTAMPTZ: f"a timestamptz {_YEARS}",
     TypeName.NUMERIC: "NaN cannot be kept",
 }
-_UNBOUNDED: Final = (("<", "numeric '-Infinity'"), (">", "numeric 'Infinity'"))
-"""A numeric with a precision is never infinite."""
 
 
 def table(relation: RelationId) -> sql.Identifier:
@@ -204,7 +192,7 @@ def _condition(column: Column) -> sql.Composed | None:
     side = sql.SQL("all ({})").format(value) if column.type.array else sql.SQL("{}").format(value)
     conditions = [
         sql.SQL("{} {} {}").format(trusted(bound), trusted(operator), side)
-        for operator, bound in (*_BOUNDS.get(column.type.name, ()), *(_UNBOUNDED if column.type.unbounded else ()))
+        for operator, bound in bounds_of(column.type)
     ]
     if column.length is not None:
         conditions.append(sql.SQL("char_length({}) <= {}").format(value, column.length))

@@ -9,8 +9,9 @@ from psycopg.raw_cursor import AsyncRawCursor
 from service.domain.comparing import Digest, Key, Part, Rows
 from service.ports.sources import Address
 from service.protocol import digests
-from service.protocol.cdc import CdcScan, Lsn, carried_postgres
+from service.protocol.cdc import CdcScan, Lsn, carried_postgres, without_length
 from service.protocol.digests import KeyExpression, Side
+from service.protocol.kept import or_null_postgres
 from service.protocol.quoting import quoted, quoted_text
 from service.protocol.relation import Relation
 from service.protocol.vnodes import vnode_postgres
@@ -85,9 +86,15 @@ def _side(scan: CdcScan, relation: Relation) -> Side:
 
     def typed(name: str) -> str:
         kind = relation.column(name).type
-        return f"({carried_postgres(value(name), names[name][1], kind)})::{kind}"
+        carried = f"({carried_postgres(value(name), names[name][1], kind)})::{kind}"
+        if scan.unkeepable == "fail" or any(part.name == name for part in relation.key):
+            return carried
+        return or_null_postgres(value(name), carried, kind, relation.id)
 
-    key = [KeyExpression(value(part.name), names[part.name][1], f"({typed(part.name)})::text") for part in relation.key]
+    key = [
+        KeyExpression(value(part.name), without_length(names[part.name][1]), f"({typed(part.name)})::text")
+        for part in relation.key
+    ]
     vnode = vnode_postgres(
         [(typed(part.name), kind) for part, kind in zip(relation.key, relation.key_types, strict=True)],
         relation.vnode_count,

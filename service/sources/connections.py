@@ -22,6 +22,7 @@ from service.domain.reach import SETTING
 from service.domain.source import CONNECT_SECONDS
 from service.ports.sources import Address
 from service.protocol.answering import TCP_INFO_BYTES, UnansweredError, bounded, bytes_received, words
+from service.protocol.cdc import timeouts_postgres
 from service.reach import UnresolvedError, addresses
 from service.telemetry.log import logger
 
@@ -35,8 +36,8 @@ ANSWER_SECONDS: Final = STATEMENT_SECONDS + 5
 """The longest wait for an answer: a little longer than the server's statement timeout."""
 ANSWER_BYTES_MAX: Final = 128 << 20
 """The largest answer of a server."""
+_TIMEOUTS: Final = timeouts_postgres(statement=f"{STATEMENT_SECONDS}s", lock="3s", idle_in_transaction="30s")
 _OPTIONS: Final = (
-    f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout=3s -c idle_in_transaction_session_timeout=30s "
     # Row level security causes an error instead of hiding rows.
     "-c row_security=off "
     "-c search_path=pg_catalog -c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=1"
@@ -79,6 +80,7 @@ async def connected(at: Address) -> AsyncGenerator[Connection]:
         # A server that sends nothing would block the call for ever, because it may ignore its own timeouts.
         async with connection, asyncio.timeout(SESSION_SECONDS):
             try:
+                await connection.execute(trusted(_TIMEOUTS))
                 yield connection
             except psycopg.Error as error:
                 raise _meant(at, error) from None

@@ -207,15 +207,16 @@ async def test_f6_a_reload_begins_a_history_anew(stores: Stores) -> None:
     async with stores.begin() as tx:
         await tx.following.reload({fragment: scan})
         await tx.following.restart([fragment])
-    swept = CdcTableReport(fragment=fragment, sweep=Sweep(after=("0", "5")))
+    swept = CdcTableReport(fragment=fragment, sweep=Sweep(after=("0", "5")), nulled=3)
     async with stores.begin() as tx:
         await tx.following.record([SourceReport(source=source.id, offset="0/30", tables=(swept,))], now=NOW)
         (table,) = await tx.following.tables()
-        assert (table.broken, table.finished, table.splits_completed) == (None, False, 0)
+        assert (table.broken, table.finished, table.splits_completed, table.nulled) == (None, False, 0, 3)
         (plan,) = await tx.plans.of([job.id])
         (progress,) = (await tx.fragments.scans([job.id]))[job.id]
     assert plan.source_scan is not None
-    assert (plan.source_scan.cdc.sweep, plan.source_scan.cdc.reloaded_at) == (Sweep(after=("0", "5")), 7)
+    cdc = plan.source_scan.cdc
+    assert (cdc.sweep, cdc.reloaded_at, cdc.nulled) == (Sweep(after=("0", "5")), 7, 3)
     assert [actor.positions for actor in plan.source_scan.actors] == [()]
     assert (progress.rows, progress.finished) == (0, False)
 

@@ -231,7 +231,7 @@ class FakeFollowing:
             for one in report.tables:
                 row = self.tables_.fragments.get(one.fragment)
                 if row is not None and row.cdc is not None:
-                    new = {"published": one.published, "sweep": one.sweep}
+                    new = {"published": one.published, "sweep": one.sweep, "nulled": one.nulled}
                     cdc = row.cdc.model_copy(update={name: part for name, part in new.items() if part is not None})
                     self.tables_.fragments.put(one.fragment, replace(row, cdc=cdc))
         told: list[Told] = []
@@ -267,6 +267,7 @@ class FakeFollowing:
             broken=row.broken,
             broken_since=row.broken_since,
             waiting=row.source_waiting,
+            nulled=cdc.nulled,
         )
 
     def _store(self, row: SourceRow, report: SourceReport, now: datetime) -> None:

@@ -29,6 +29,7 @@ from service.protocol.cdc import (
     SourceReport,
     Split,
     Sweep,
+    Unkeepable,
     published_of,
     published_postgres,
 )
@@ -83,6 +84,7 @@ class Followed:
     parts: tuple[tuple[str, str], ...] = ()
     there: tuple[tuple[str, str], ...] = ()
     """The types that columns have there, where they have others here."""
+    unkeepable: Unkeepable = "fail"
     made: str = ""
     """The statement that creates it there, where it has more columns than are followed."""
 
@@ -442,6 +444,8 @@ class CdcWorld:
     """Where the tables were in the publication when they began to be followed."""
     reloads: dict[FragmentId, CdcScan] = field(default_factory=dict[FragmentId, CdcScan])
     """The scans of tables that are read again."""
+    nulled: dict[FragmentId, int] = field(default_factory=dict[FragmentId, int])
+    """How many values were stored as NULL."""
     paused: bool = False
     limit: int | None = 0
     committed: int = 1
@@ -550,6 +554,8 @@ class CdcWorld:
             names = {table.fragment: table.name for table in self.external.tables.values()}
             self.places |= {names[one.fragment]: one.published for one in source.tables if one.published is not None}
             for one in source.tables:
+                if one.nulled is not None:
+                    self.nulled[one.fragment] = one.nulled
                 if one.sweep is not None:
                     self.reloads[one.fragment] = self.reloads[one.fragment].model_copy(update={"sweep": one.sweep})
 
@@ -591,6 +597,8 @@ class CdcWorld:
             readable_after=self.readable_after,
             batch_rows=self.batch_rows,
             timestamp=table.timestamp,
+            unkeepable=table.unkeepable,
+            nulled=self.nulled.get(table.fragment, 0),
             published=self.places[table.name],
             broken=self.broken.get(table.fragment),
         )
@@ -612,7 +620,7 @@ class CdcWorld:
         place = self.external.places()[table.name]
         new = {"published": place, "sweep": Sweep(), "reloaded_at": place.end, "readable_after": found[0]}
         self.places[table.name] = place
-        self.reloads[table.fragment] = self.scan(table).model_copy(update={**new, "broken": None})
+        self.reloads[table.fragment] = self.scan(table).model_copy(update={**new, "broken": None, "nulled": 0})
         return Reload(fragments={table.fragment: self.reloads[table.fragment]})
 
     def throttled(self, limit: int | None) -> Throttle:

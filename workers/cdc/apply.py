@@ -23,6 +23,7 @@ from service.protocol.answering import words
 from service.protocol.cdc import fitting_postgres
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Epoch, RelationId
+from service.protocol.kept import nulled_query, or_null_postgres
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
@@ -47,6 +48,8 @@ _TRUE: Final = b"\0\0\0\1\1"
 _FALSE: Final = b"\0\0\0\1\0"
 REFUSED: Final = ("22", "23502", "23514", "54")
 """Prefixes of the SQLSTATEs for a row that the table can never store."""
+_NOT_KEPT: Final = "23514"
+"""A check of the table refuses a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +103,14 @@ class Applying:
         self.connection.execute("drop table pg_temp.asked")
         self._copy(_beside(relation), _rows(relation, [values for _, values in rows], ended))
 
-    def begin(self, relation: Relation, epoch: Epoch) -> None:
-        """Send the command that writes the temporary table at `epoch`. Only `written` may use the connection next."""
+    def begin(self, relation: Relation, epoch: Epoch, *, nulls: bool = False) -> None:
+        """Send the command that writes the temporary table at `epoch`. Only `written` may use the connection next.
+
+        `nulls`: a value that cannot be kept is stored as NULL.
+        """
         for statement in BY_KEY:
             self.connection.execute(_sql(statement))
-        self.connection.wait(sending(self.connection.pgconn, write_command(relation, epoch).encode()))
+        self.connection.wait(sending(self.connection.pgconn, write_command(relation, epoch, nulls=nulls).encode()))
 
     def written(self) -> Written:
         """Wait for the command of `begin`. Raises the server's error."""
@@ -115,6 +121,11 @@ class Applying:
         for statement in ANYHOW:
             self.connection.execute(_sql(statement))
         return Written(made=made, ended=ended)
+
+    def nulled(self, relation: Relation) -> int:
+        """Return how many values this transaction has stored as NULL."""
+        ((count,),) = self.connection.execute(_sql(nulled_query(relation.id))).fetchall()
+        return int(count)
 
     def truncate(self, relation: Relation, epoch: Epoch) -> Written:
         """End every row, and delete the versions that begin in this epoch."""
@@ -132,26 +143,28 @@ class Applying:
         self.connection.execute(_sql(f"delete from {table} where _from > {prev}"))
         self.connection.execute(_sql(f"update {table} set _to = {ALIVE} where _to > {prev} and _to <> {ALIVE}"))
 
-    def find_refused(self, relation: Relation, folded: Folded, epoch: Epoch) -> tuple[Key, str] | None:
-        """Return the key of a row that the table refuses, and the reason. None where all changes can be written."""
+    def find_refused(
+        self, relation: Relation, folded: Folded, epoch: Epoch, *, nulls: bool
+    ) -> tuple[Key, psycopg.Error] | None:
+        """Return the key of a row that the table refuses, and the error. None where all changes can be written."""
         rows = [*folded.made.items(), *folded.lacking.items()]
-        refused = self._tried(relation, folded, epoch)
+        refused = self._tried(relation, folded, epoch, nulls=nulls)
         if refused is None:
             return None
         while len(rows) > 1:
             half = rows[: len(rows) // 2]
             made = {key: row for key, row in half if not isinstance(row, Lacking)}
             lacking = {key: row for key, row in half if isinstance(row, Lacking)}
-            error = self._tried(relation, Folded(made, lacking), epoch)
+            error = self._tried(relation, Folded(made, lacking), epoch, nulls=nulls)
             rows, refused = (rows[len(half) :], refused) if error is None else (half, error)
-        return rows[0][0], reason_of(refused)
+        return rows[0][0], refused
 
-    def _tried(self, relation: Relation, folded: Folded, epoch: Epoch) -> psycopg.Error | None:
+    def _tried(self, relation: Relation, folded: Folded, epoch: Epoch, *, nulls: bool) -> psycopg.Error | None:
         refused = None
         try:
             with self.connection.transaction(force_rollback=True):
                 self.load(relation, folded)
-                self.begin(relation, epoch)
+                self.begin(relation, epoch, nulls=nulls)
                 self.written()
         except psycopg.Error as error:
             if not is_refusal(error):
@@ -182,19 +195,30 @@ def is_refusal(error: psycopg.Error) -> bool:
     return error.sqlstate is not None and error.sqlstate.startswith(REFUSED)
 
 
+def way_out(error: psycopg.Error) -> str:
+    """Return what a user can do about a value that the table's type does not have. Empty for other refusals."""
+    if error.sqlstate != _NOT_KEPT:
+        return ""
+    other = "CREATE the table with this column as text, or with unkeepable.handling.mode = 'null'"
+    return f"; change the value there, or {other}"
+
+
 def reason_of(error: psycopg.Error) -> str:
     """Return the server's message, as one line of bounded length."""
     return words(error.diag.message_primary or next(iter(str(error).splitlines()), type(error).__name__))
 
 
-def write_command(relation: Relation, epoch: Epoch) -> str:
-    """Return the command that writes the temporary table.
+def write_command(relation: Relation, epoch: Epoch, *, nulls: bool = False) -> str:
+    """Return the command that writes the temporary table. `nulls` is as in `Applying.begin`.
 
     It returns one row: versions ended, and versions inserted at keys that had none of this epoch.
     """
     # Different texts may be the same key, so keys are compared only after the cast to their type.
+    key = key_places(relation)
     typed = ", ".join(
-        f"{_typed(f'c{place}', column.type)} as {quoted(column.name)}" for place, column in enumerate(relation.columns)
+        f"{_stored_as(f'c{place}', column.type, relation if nulls and place not in key else None)}"
+        f" as {quoted(column.name)}"
+        for place, column in enumerate(relation.columns)
     )
     vnode = vnode_postgres(
         [(f"typed.{quoted(part.name)}", kind) for part, kind in zip(relation.key, relation.key_types, strict=True)],
@@ -219,6 +243,11 @@ def merge_command(relation: Relation, source: str, epoch: Epoch, *, stamp: str |
     names = ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
     given = f"select {names}, true as _to from {source} p left join lateral ({same}) s on true where s.same is not true"
     return f"with {write(relation, given, epoch)} select {ENDED_AND_MADE}"
+
+
+def _stored_as(text: str, kind: ColumnType, nulls: Relation | None) -> str:
+    typed = _typed(text, kind)
+    return typed if nulls is None else or_null_postgres(text, typed, kind, nulls.id)
 
 
 def _typed(text: str, kind: ColumnType) -> str:

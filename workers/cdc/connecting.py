@@ -18,18 +18,18 @@ from psycopg.abc import PQGen
 from psycopg.rows import TupleRow
 
 from service.protocol.answering import TCP_INFO_BYTES, LateError, UnansweredError, bounded, bytes_received
+from service.protocol.cdc import timeouts_postgres
 from workers.cdc.apply import is_refusal, reason_of
 from workers.cdc.pgoutput import DecodingError
 
 SETUP: Final = (
-    "set statement_timeout = '20s'",
-    # Short, because a session that waits for an exclusive lock blocks all later ones, and this barrier waits for it.
-    "set lock_timeout = '300ms'",
+    # The wait for a lock is short, because a session that waits for an exclusive lock blocks all later ones, and this
+    # barrier waits for it.
+    timeouts_postgres(statement="20s", lock="300ms", idle_in_transaction="60s"),
     # A query on rows that a policy hides fails instead of omitting them.
     "set row_security = off",
     # Print types outside pg_catalog with their schema, independent of the login's search path. The plan has them so.
     "set search_path = pg_catalog",
-    "set idle_in_transaction_session_timeout = '60s'",
     # Values are sent as texts, which must mean the same in both databases.
     "set datestyle = 'ISO, YMD'",
     "set intervalstyle = 'postgres'",

@@ -9,12 +9,21 @@ or that its values were rewritten. The external catalog does (`service.protocol.
 - Both together may still change no value. All rows are then at least as new as the alteration if it rewrote them. One
   older row refutes that. So such a column is *doubted*: `workers.cdc.publication` looks for an older row.
 - The text of a value of an enum or a composite depends on its type.
+- A type that only got wider keeps all values and their texts. Postgres does not rewrite the rows for it.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from service.protocol.cdc import CdcColumn, ExternalColumn, Shape
+
+_MODIFIED: Final = re.compile(
+    r"(?P<name>character varying|bit varying|numeric|timestamp|time)(\((?P<length>\d+)(,(?P<scale>-?\d+))?\))?"
+    r"(?P<zone> with(out)? time zone)?"
+)
+"""Types whose values do not depend on the length or precision, as `format_type` prints them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ def drift(followed: Sequence[CdcColumn], before: Shape, now: Shape, *, ordered: 
         found = now.numbered(was.number)
         if found is None or found.name != was.name:
             return Drift(_gone(was, found, now))
-        if found.type != column.type:
+        if not keeps_values(column.type, found.type):
             return Drift(f'its column "{was.name}" is now of type {found.type}, not {column.type}')
         if (reason := _reads_otherwise(was, found)) is not None:
             return Drift(reason)
@@ -44,6 +53,19 @@ def drift(followed: Sequence[CdcColumn], before: Shape, now: Shape, *, ordered: 
         if before.storage != now.storage and was.version != found.version:
             doubted.append(found)
     return Drift(doubted=tuple(doubted))
+
+
+def keeps_values(before: str, now: str) -> bool:
+    """Return whether a type is the same as before, or wider: every value of it still has its text."""
+    if before == now:
+        return True
+    was, found = (_MODIFIED.fullmatch("character varying" if kind == "text" else kind) for kind in (before, now))
+    if was is None or found is None or (was["name"], was["zone"]) != (found["name"], found["zone"]):
+        return False
+    if found["length"] is None:
+        return True
+    wide_enough = was["length"] is not None and int(found["length"]) >= int(was["length"])
+    return wide_enough and found["scale"] == was["scale"]
 
 
 def rewritten(column: ExternalColumn) -> str:

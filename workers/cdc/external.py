@@ -268,7 +268,8 @@ class Session:
         """
         found = ask(
             self.control,
-            "select c.relkind = 'p', c.oid, a.attname, format_type(a.atttypid, a.atttypmod),"
+            # Without a length, which may grow while the table is read: a cast would cut off the rest of a key.
+            "select c.relkind = 'p', c.oid, a.attname, format_type(a.atttypid, -1),"
             " quote_ident(n.nspname) || '.' || quote_ident(l.collname)"
             " from pg_class c join pg_namespace s on s.oid = c.relnamespace and s.nspname = $1"
             " left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped"

@@ -14,6 +14,13 @@ Postgres does not send an unchanged TOASTed value. The previous row has it: in t
 old key (`Lacking.base`). The stored row may not be the previous one: its key was not read, or the page already shows
 the change. The row is then requested from the external database by its new key (`Folded.asked`). Its answer is newer
 than all changes that were folded here.
+
+A reload reads pages over stored rows, so a change counts also at a key that was not read again. The stored rows of the
+keys that were not read again in an earlier epoch are *stale*:
+
+- Even a new row may have a stale row at its key, so its end is never left out.
+- A page that shows the end of a row has no such row, but does not remove a stored one. The old key is requested.
+- The values of a stale row must not move to another key, where they would stay. The row is requested by its new key.
 """
 
 from collections.abc import Callable, Iterable
@@ -55,20 +62,23 @@ _ASKED: Final = 1
 _Left = Values | Lacking | int
 
 
-def fold(changes: Iterable[Change], applies: Applies) -> Folded:
-    """Fold changes in the order of their commits."""
+def fold(changes: Iterable[Change], applies: Applies, stale: Callable[[Key], bool] = lambda _: False) -> Folded:
+    """Fold changes in the order of their commits. `stale` returns whether the row stored at a key may be stale."""
     rows: dict[Key, _Left] = {}
     born: set[Key] = set()
     for xid, old, key, values in changes:
         before: _Left | None = None
         if old is not None:
             kept = applies(old, xid)
-            before = rows.get(old) if kept else _ASKED
+            moved_stale = old != key and stale(old)
+            before = _known(rows.get(old), stale=moved_stale) if kept else _ASKED
             if kept and old != key:
                 _end(rows, born, old)
+            elif moved_stale:
+                rows[old] = _ASKED
         if key is not None and values is not None and applies(key, xid):
             row = values if None not in values else _filled(values, old, before)
-            if old != key and key not in rows and row is not _ASKED:
+            if old != key and key not in rows and row is not _ASKED and not stale(key):
                 born.add(key)
             _put(rows, key, row)
     return Folded(
@@ -77,6 +87,11 @@ def fold(changes: Iterable[Change], applies: Applies) -> Folded:
         tuple(key for key, row in rows.items() if row is _ENDED),
         tuple(key for key, row in rows.items() if row is _ASKED),
     )
+
+
+def _known(row: _Left | None, *, stale: bool) -> _Left | None:
+    """Return the row as a base of another one: unknown where values of a stale row are needed."""
+    return _ASKED if stale and (row is None or isinstance(row, Lacking)) else row
 
 
 def _end(rows: dict[Key, _Left], born: set[Key], key: Key) -> None:

@@ -21,7 +21,7 @@ import psycopg
 
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, FragmentId
-from workers.cdc.apply import Applying, applying, is_refusal, reason_of
+from workers.cdc.apply import Applying, applying, is_refusal, reason_of, way_out
 from workers.cdc.budget import Budget
 from workers.cdc.connecting import PART_SECONDS, AwayError, ChangedError
 from workers.cdc.external import Seen, Session, ask
@@ -99,6 +99,8 @@ def follow(
         for table in tables:
             if table.broken is not None:
                 writing.undo(table.table.relation.id, barrier.prev)
+            elif table.nulls:
+                table.nulled += writing.nulled(table.table.relation)
     hidden = seen.snapshot.hidden([*undecided, *one.reader.xids])
     return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen)
 
@@ -238,7 +240,7 @@ class _Epoch:
         if table.broken is not None:
             return
         try:
-            folded = fold(changes, self._applies(table, changes))
+            folded = fold(changes, *self._counting(table, changes))
         except (ChangedError, psycopg.DataError) as error:
             altered(self.session, table, str(error))
             return
@@ -257,14 +259,15 @@ class _Epoch:
         try:
             with self.writing.connection.transaction():
                 self._bring(table, folded)
-                self.writing.begin(relation, self.curr)
+                self.writing.begin(relation, self.curr, nulls=table.nulls)
                 yield
                 written = self.writing.written()
         except psycopg.Error as error:
             if not is_refusal(error):
                 raise
-            found = self.writing.find_refused(relation, folded, self.curr)
-            table.breaks(reason_of(error) if found is None else f"{found[1]} at {_keyed(table, found[0])}")
+            found = self.writing.find_refused(relation, folded, self.curr, nulls=table.nulls)
+            key, cause = ("", error) if found is None else (f" at {_keyed(table, found[0])}", found[1])
+            table.breaks(f"{reason_of(cause)}{key}{way_out(cause)}")
             return
         table.made, table.ended = table.made + written.made, table.ended + written.ended
         table.changes += changes
@@ -289,13 +292,11 @@ class _Epoch:
             ask(self.session.control, "select pg_sleep(0.02)")
         raise AwayError(f"transaction {max(hidden)} is committed, but does not become visible")
 
-    def _applies(self, table: TableEpoch, changes: Sequence[Change]) -> Applies:
-        """Return the predicate for the halves of these changes that count."""
-        patched = table.patched
-        # During a reload every row is stored, so a change counts also before its key is read again.
-        everywhere = table.complete or table.table.scan.sweep is not None
-        if everywhere and not table.fresh:
-            return _unless_patched(patched)
+    def _counting(self, table: TableEpoch, changes: Sequence[Change]) -> tuple[Applies, Callable[[Key], bool]]:
+        """Return which halves of these changes count, and at which keys the stored row may be stale."""
+        patched, reload = table.patched, table.table.scan.sweep is not None
+        if table.complete:
+            return _unless_patched(patched), lambda _: False
         keys = list({key for _, *halves, _ in changes for key in halves if key is not None})
         regions = self.session.regions(table.table, keys, table.settled, table.fresh)
         snapshots = {FRESH + actor: snapshot for actor, snapshot in table.snapshots.items()}
@@ -306,10 +307,13 @@ class _Epoch:
                 return not shown.shows(xid)
             region = regions.get(key)
             if region is None:
-                return everywhere
+                return reload
             return region == SETTLED or table.truncated or not snapshots[region].shows(xid)
 
-        return applies
+        def stale(key: Key) -> bool:
+            return reload and not table.truncated and regions.get(key) != SETTLED and key not in patched
+
+        return applies, stale
 
     def _describe(self, sent: TableSent) -> Sequence[Picked]:
         whole = [one for one in self.tables.values() if one.broken is None]

@@ -8,8 +8,10 @@ server's locale.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from service.protocol.cdc import CdcScan, Split, carried_postgres
+from service.protocol.cdc import CdcColumn, CdcScan, Split, carried_postgres
+from service.protocol.columns import ColumnType
 from service.protocol.ids import Epoch
+from service.protocol.kept import or_null_postgres
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted, quoted_text
 from service.protocol.relation import Relation
@@ -164,14 +166,19 @@ def vnode(table: ExternalTable) -> str:
 
 def _values(table: ExternalTable) -> list[str]:
     kinds = {column.name: column.type for column in table.relation.columns}
-    values = {
-        column.name: carried_postgres(f"t.{quoted(column.external)}", column.type, kinds[column.name])
-        for column in table.scan.columns
-    }
+    values = {column.name: _value(table, column, kinds[column.name]) for column in table.scan.columns}
     if table.scan.timestamp is not None:
         # The commit time of a history row is unknown, so its timestamp is the time at which it was read.
         values[table.scan.timestamp] = "transaction_timestamp()"
     return [f"({values[column.name]})::{column.type}" for column in table.relation.columns]
+
+
+def _value(table: ExternalTable, column: CdcColumn, kind: ColumnType) -> str:
+    value = f"t.{quoted(column.external)}"
+    carried = carried_postgres(value, column.type, kind)
+    if table.scan.unkeepable == "fail" or any(part.name == column.name for part in table.relation.key):
+        return carried
+    return or_null_postgres(value, f"({carried})::{kind}", kind, table.relation.id)
 
 
 def _key(table: ExternalTable) -> str:

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Final
 
 from service.protocol.ids import FragmentId
+from workers.cdc.drift import keeps_values
 from workers.cdc.fold import Change, Key, Values
 from workers.cdc.keys import ExternalTable
 from workers.cdc.pgoutput import (
@@ -75,7 +76,7 @@ def undecodable(table: ExternalTable, sent: TableSent, types: Iterable[str]) -> 
         kind = known.get(column.external)
         if kind is None:
             return f'its column "{column.external}" was dropped or renamed, or is not published'
-        if kind != column.type:
+        if not keeps_values(column.type, kind):
             return f'its column "{column.external}" is now of type {kind}, not {column.type}'
     identity = {column.name for column in sent.columns if column.key}
     for part in table.key:

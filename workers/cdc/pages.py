@@ -22,6 +22,7 @@ import numpy as np
 import psycopg
 from pydantic import BaseModel
 
+from service.protocol.kept import nulled_query
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
 from service.protocol.relation import state_table
@@ -29,7 +30,7 @@ from workers.backfill.actors import FragmentTask
 from workers.backfill.order import Position
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import ONE_VNODE, Block, PageSize, Positions, Span, pages
-from workers.cdc.apply import COPY_END, COPY_HEADER, Written, is_refusal, merge_command, reason_of
+from workers.cdc.apply import COPY_END, COPY_HEADER, Written, is_refusal, merge_command, reason_of, way_out
 from workers.cdc.connecting import AwayError, ChangedError, HeldUpError, Patient, TooMuchError, cached, understanding
 from workers.cdc.external import ask, reading
 from workers.cdc.keys import ExternalTable, bound_query, keyed, page_query
@@ -79,6 +80,7 @@ class PagesOutcome(BaseModel):
     made: int | None = None
     """How many versions a reload made. None: one for each row."""
     ended: int = 0
+    nulled: int = 0
     page_rows: int
     snapshot: str | None = None
     reading_seconds: float = 0.0
@@ -117,9 +119,9 @@ class _TooLargeError(Exception):
 class _RefusedError(Exception):
     """A page that was read has a row that the table refuses."""
 
-    def __init__(self, reason: str, pages: Sequence[_Asked]) -> None:
+    def __init__(self, reason: str, pages: Sequence[_Asked], remedy: str = "") -> None:
         super().__init__(reason)
-        self.pages = pages
+        self.pages, self.remedy = pages, remedy
 
 
 def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
@@ -135,7 +137,8 @@ def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
                 return copying.run()
         except _RefusedError as error:
             key = copying.key_of_refused(error)
-            return outcome(broken=f"{error}{'' if key is None else f' at {keyed(copied.table, key)}'}")
+            place = "" if key is None else f" at {keyed(copied.table, key)}"
+            return outcome(broken=f"{error}{place}{error.remedy}")
     except HeldUpError as error:
         # A smaller page may be fast enough.
         rows = max(task.page_rows // 2, 1) if error.slow else task.page_rows
@@ -177,12 +180,14 @@ class _Copying:
             if reason is not None:
                 return reason
             rows = self._read(external, store, positions, more_time)
+            ((nulled,),) = ask(external, nulled_query(copied.table.relation.id))
         return PagesOutcome(
             actor=self.index,
             positions=positions.take_changed(),
             snapshot_rows=rows,
             made=None if self.written is None else self.written.made,
             ended=0 if self.written is None else self.written.ended,
+            nulled=nulled,
             page_rows=self.page_rows,
             snapshot=snapshot.text(),
             reading_seconds=_monotonic() - began,
@@ -234,7 +239,7 @@ class _Copying:
             if not is_refusal(error):
                 raise
             # The store may report a refused row only at the end of the COPY, so any page may have it.
-            raise _RefusedError(reason_of(error), self.asked) from error
+            raise _RefusedError(reason_of(error), self.asked, way_out(error)) from error
         return rows
 
     def _page(self, external: Patient, write: Callable[[bytes], None], block: Block, size: PageSize) -> _Page:

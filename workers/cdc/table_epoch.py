@@ -45,6 +45,8 @@ class TableEpoch:
     patched: dict[Key, Snapshot] = field(default_factory=dict[Key, Snapshot])
     """Keys whose row was requested from the external database, with the snapshot in which it was read."""
     truncated: bool = False
+    nulled: int = 0
+    """The number of values that were stored as NULL."""
     changes: int = 0
     made: int = 0
     ended: int = 0
@@ -53,6 +55,11 @@ class TableEpoch:
     def delta(self) -> int:
         """The change of the table's number of keys."""
         return self.paged + self.made - self.ended
+
+    @property
+    def nulls(self) -> bool:
+        """Whether a value that cannot be kept is stored as NULL."""
+        return self.table.scan.unkeepable == "null"
 
     @property
     def watched(self) -> Watched:

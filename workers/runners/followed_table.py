@@ -65,6 +65,8 @@ class FollowedTable(HistoryScan):
     """How far a reload has compared the stored keys."""
     swept: Swept | None = None
     """The result of this epoch's comparison. It counts only after the log was read."""
+    nulled: int = 0
+    """How many values were stored as NULL since the history began."""
     planned: PagesJob | None = None
     outcomes: list[PagesOutcome] = field(default_factory=list[PagesOutcome])
     """The results of this epoch's pages. They count only after the log was read."""
@@ -88,7 +90,7 @@ class FollowedTable(HistoryScan):
         """Begin the history anew, over the stored rows."""
         for actor in self.state.actors:
             actor.positions = replace(actor.positions, by_vnode={}, changed=set())
-        self.scan, self.watch, self.sweep = scan, Watch(scan.published), scan.sweep
+        self.scan, self.watch, self.sweep, self.nulled = scan, Watch(scan.published), scan.sweep, scan.nulled
         self.broken, self.told_finished = None, False
         self.forget()
 
@@ -125,6 +127,7 @@ class FollowedTable(HistoryScan):
             snapshots={o.actor: Snapshot.parse(o.snapshot) for o in read if o.snapshot is not None},
             paged=sum(o.snapshot_rows if o.made is None else o.made for o in read),
             ended=sum(outcome.ended for outcome in read) + (0 if self.swept is None else self.swept.ended),
+            nulled=sum(outcome.nulled for outcome in read),
             broken=self.broken,
             watch=self.watch,
         )
@@ -137,6 +140,7 @@ class FollowedTable(HistoryScan):
             self.sweep = self.swept.sweep
         if done is not None and counts:
             epoch.wrote(self.target.id, inserted=done.paged + done.made, ended=done.ended)
+            self.nulled += done.nulled
         epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
         changes = done.changes if done is not None and counts else 0
         self.advance(list(outcomes.values()))
@@ -153,8 +157,16 @@ class FollowedTable(HistoryScan):
         sweep = None if self.sweep == self.scan.sweep else self.sweep
         if sweep is not None:
             self.scan = self.scan.model_copy(update={"sweep": sweep})
-        if self.broken is None and self.waiting is None and published is None and sweep is None:
+        nulled = None if self.nulled == self.scan.nulled else self.nulled
+        if nulled is not None:
+            self.scan = self.scan.model_copy(update={"nulled": nulled})
+        told = {
+            "broken": self.broken,
+            "waiting": self.waiting,
+            "published": published,
+            "sweep": sweep,
+            "nulled": nulled,
+        }
+        if all(one is None for one in told.values()):
             return None
-        return CdcTableReport(
-            fragment=self.state.id, broken=self.broken, waiting=self.waiting, published=published, sweep=sweep
-        )
+        return CdcTableReport.model_validate({"fragment": self.state.id, **told})

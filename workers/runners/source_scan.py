@@ -131,6 +131,7 @@ class SourceScans:
             broken=fragment.cdc.broken,
             watch=Watch(fragment.cdc.published),
             sweep=fragment.cdc.sweep,
+            nulled=fragment.cdc.nulled,
         )
 
     def mutate(self, mutation: Mutation, now: float) -> None:
@@ -165,11 +166,12 @@ class SourceScans:
         for table in self.tables.values():
             table.outcomes, table.swept, table.waiting, table.timings_ms = [], None, None, {}
         done: dict[FragmentId, TableEpoch] = {}
+        followed, waiting = None, None
         self.seen, self.overrun, began = None, 0.0, epoch.clock()
         before = 0.0 if self.session is None else self.session.control.waited
         try:
             with understanding():
-                told = self._follow_log(epoch, done)
+                followed = self._follow_log(epoch, done)
             self.backoff.answered()
             self._held(before, epoch.clock())
         except AwayError as error:
@@ -180,14 +182,14 @@ class SourceScans:
                 self.backoff.failed(str(error), now, held=now - began)
                 self.end()
             self._take_back(epoch)
-            told = self._report(waiting=str(error))
+            waiting = str(error)
         reports: list[FragmentReport] = []
         for id_, table in self.tables.items():
             table.watch.reached(self.offset)
             reports += table.take(done.get(id_), epoch, finishing=finished[id_])
-        return [*reports, told]
+        return [*reports, self._report(followed, waiting=waiting)]
 
-    def _follow_log(self, epoch: RunningEpoch, done: dict[FragmentId, TableEpoch]) -> SourceReport:
+    def _follow_log(self, epoch: RunningEpoch, done: dict[FragmentId, TableEpoch]) -> Followed:
         session = self._session(epoch)
         session.control.left = EPOCH_SECONDS
         began = epoch.clock()
@@ -225,7 +227,7 @@ class SourceScans:
         done.update({one.fragment: one for one in mine})
         if tables:
             tables[0].timings_ms["log"] = (epoch.clock() - began) * 1000
-        return self._report(followed)
+        return followed
 
     def _look_at_tables(self, session: Session) -> list[FollowedTable]:
         """Look up new tables in the external catalog, and return the tables that are not broken. Raises AwayError."""
@@ -321,7 +323,7 @@ class SourceScans:
         for table in self.tables.values():
             table.outcomes, table.swept = [], None
 
-    def _report(self, followed: Followed | None = None, *, waiting: str | None = None) -> SourceReport:
+    def _report(self, followed: Followed | None, *, waiting: str | None) -> SourceReport:
         """Return the report of the source, also where it was not read.
 
         The slot then retains a growing log, and the leader must know its size.

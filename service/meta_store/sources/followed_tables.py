@@ -71,7 +71,7 @@ class PostgresFollowing(OnConnection):
             newest[report.source] = report.model_copy(update={"changes": changes})
             broken |= {one.fragment: one.broken for one in report.tables if one.broken is not None}
             for one in report.tables:
-                new = one.model_dump(mode="json", include={"published", "sweep"}, exclude_none=True)
+                new = one.model_dump(mode="json", include={"published", "sweep", "nulled"}, exclude_none=True)
                 parts.setdefault(one.fragment, {}).update(new)
         if not newest:
             return ()
@@ -295,6 +295,7 @@ _TABLES: Final[Select[*tuple[Any, ...]]] = (
         fragment.c.broken,
         fragment.c.broken_since,
         fragment.c.source_waiting,
+        func.coalesce(fragment.c.cdc["nulled"].as_integer(), 0).label("nulled"),
     )
     .join(job, job.c.id == fragment.c.job)
     .join(relations, relations.c.id == job.c.relation)
@@ -320,6 +321,7 @@ def _followed(row: Row[*tuple[Any, ...]]) -> FollowedTable:
         broken=row.broken,
         broken_since=row.broken_since,
         waiting=row.source_waiting,
+        nulled=row.nulled,
     )
 
 

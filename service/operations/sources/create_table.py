@@ -196,6 +196,7 @@ async def _published(
         batch_rows=statement.batch_rows,
         timestamp=statement.timestamp,
         published=published,
+        unkeepable=statement.unkeepable,
     )
 
 

@@ -50,7 +50,7 @@ async def reload_table(world: World, entry: CatalogEntry, *, asked_by: Asker) ->
         at, source.publication, outside.table.schema, outside.table.name
     )
     new = {"columns": outside.carried, "total": outside.table.rows, "readable_after": readable_after}
-    new |= {"published": published, "sweep": Sweep(), "reloaded_at": published.end, "broken": None}
+    new |= {"published": published, "sweep": Sweep(), "reloaded_at": published.end, "broken": None, "nulled": 0}
     scan = before.model_copy(update=new)
     _check_order(before, scan, entry.relation)
     async with world.stores.begin(by=asked_by) as tx:

@@ -16,7 +16,7 @@ from service.protocol.ids import JobId, SourceId
 @dataclass(frozen=True, slots=True)
 class SourceTableView:
     """A followed table. `state` is `backfilling`, `following`, `waiting` or `broken`. `broken` is permanent. `reason`
-    then says what to do.
+    then says what to do. `values_nulled` counts the values that were stored as NULL since the history began.
     """
 
     name: str
@@ -26,6 +26,7 @@ class SourceTableView:
     reason: str | None
     splits: int
     splits_completed: int
+    values_nulled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ def _followed(table: FollowedTable, source_waiting: str | None) -> SourceTableVi
         reason=table.broken or waiting,
         splits=table.splits,
         splits_completed=table.splits if table.finished else table.splits_completed,
+        values_nulled=table.nulled,
     )
 
 

@@ -1,11 +1,12 @@
 """CREATE TABLE .. FROM: the clauses after the columns of a table that follows an external table."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from service.domain.adaptive import Asked
 from service.domain.errors import Invalid
 from service.domain.parallelism import ACTORS_MAX
+from service.protocol.cdc import Unkeepable
 from service.protocol.columns import Column, KeyColumn
 from service.sql.statements.statement import Statement
 from service.sql.text.cursor import Cursor, checked_column, checked_name
@@ -26,7 +27,8 @@ _NUMBERS: Final = {
 }
 """Numeric options: the statement's field, and the smallest and the largest value."""
 _SWITCHES: Final = {"snapshot": "snapshot", "backfill.as_even_splits": "even_splits"}
-_OPTIONS: Final = frozenset({*_NUMBERS, *_SWITCHES, "backfill_rate_limit", "vnode_count"})
+_UNKEEPABLE: Final = "unkeepable.handling.mode"
+_OPTIONS: Final = frozenset({*_NUMBERS, *_SWITCHES, _UNKEEPABLE, "backfill_rate_limit", "vnode_count"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class CreateTableFrom(Statement):
     split_key_index: int = 0
     limited: bool = False
     backfill_rate_limit: Asked = None
+    unkeepable: Unkeepable = "fail"
 
 
 @dataclass(slots=True)
@@ -171,7 +174,17 @@ def _with_options(statement: CreateTableFrom, options: dict[str, Option]) -> Cre
         changes |= {"limited": True, "backfill_rate_limit": rate_limit(options["backfill_rate_limit"])}
     if "vnode_count" in options:
         changes["vnode_count"] = vnode_count(options["vnode_count"])
+    if _UNKEEPABLE in options:
+        changes["unkeepable"] = _mode(options[_UNKEEPABLE])
     return replace(statement, **changes)
+
+
+def _mode(option: Option) -> str:
+    mode = option.string().lower()
+    if mode not in get_args(Unkeepable):
+        known = " or ".join(get_args(Unkeepable))
+        raise Invalid(f'option "{option.name}" takes {known}', position=option.position)
+    return mode
 
 
 def _between(option: Option, low: int, high: int) -> int:

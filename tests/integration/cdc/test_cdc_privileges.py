@@ -1,6 +1,7 @@
 """What the login may do changes, and how long it may take: what is not to be had now is waited for, with the reason."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -8,10 +9,13 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import workers.cdc.connecting as adapter
+from service.ports.sources import Address
 from service.protocol.cdc import SourceReport
+from service.sources.connections import connected
 from tests.support.cdc_steps import Started, finish, put
 from tests.support.cdc_tables import NUMBERS
 from tests.support.real_cdc import CdcWorld
+from tests.support.waiting import until
 from workers.cdc import pages
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
@@ -81,6 +85,53 @@ async def test_what_the_login_may_not_do_any_more_is_waited_for(
             if gives is None:
                 external.admin.execute(f"alter role {LOGIN} password 'hush'".encode())
                 world.conninfo = login
+
+
+TIMEOUTS = (
+    "statement_timeout",
+    "lock_timeout",
+    "idle_in_transaction_session_timeout",
+    "idle_session_timeout",
+    "transaction_timeout",
+)
+OF_LOGIN = "select name from pg_settings where name like '%timeout' and source = 'user'"
+
+
+@pytest.fixture
+def impatient(external_url: str, login: str) -> str:
+    """A login that has every timeout of its server."""
+    with psycopg.connect(external_url, autocommit=True) as admin:
+        found = admin.execute("select name from pg_settings where name = any(%s)", [list(TIMEOUTS)]).fetchall()
+        for (name,) in found:
+            admin.execute(f"alter role {LOGIN} set {name} = '300ms'".encode())
+    with psycopg.connect(login) as session:
+        assert len(session.execute(OF_LOGIN).fetchall()) == len(found) >= 4
+    return login
+
+
+async def test_f6_timeouts_of_the_login_do_not_end_its_sessions(started: Started, impatient: str) -> None:
+    async with started(NUMBERS, rows=12) as world:
+        external, writer = world.external, world.external.writer()
+        world.conninfo = impatient
+        await world.recover()
+        await finish(world)
+        with psycopg.connect(impatient, autocommit=True) as idle:
+            # The sessions of the source are idle for longer, so the server would have ended them before this one.
+            there = ("select from pg_stat_activity where pid = %s", [idle.info.backend_pid])
+            until(lambda: external.admin.execute(*there).fetchone() is None, what="the idle session ends")
+        put(external, writer, NUMBERS, 99, "after")
+        external.commit(writer)
+        await world.epoch()
+        assert world.waiting is None
+        assert len(await world.rows(NUMBERS)) == 13
+
+
+async def test_f6_every_session_sets_the_timeouts_of_its_login(impatient: str) -> None:
+    with closing(adapter.connect(impatient, "slot")) as session:
+        assert session.execute(OF_LOGIN).fetchall() == []
+    hosts = make_conninfo(impatient, host="127.0.0.1")
+    async with connected(Address("pg", "there", hosts)) as connection:
+        assert await (await connection.execute(OF_LOGIN)).fetchall() == []
 
 
 async def test_a_page_that_takes_too_long_is_tried_with_less(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:

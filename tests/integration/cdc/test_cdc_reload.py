@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from service.protocol.plan import PositionState
 from service.protocol.relation import state_table
-from tests.support.cdc_steps import Started, add, execute, finish
+from service.protocol.report import ActorReport
+from tests.support.cdc_steps import Started, add, execute, finish, move, put, remove
 from tests.support.cdc_tables import ENTIRE, NUMBERS, SPLIT, STAMPED
 from tests.support.real_cdc import CdcWorld, Followed
 
@@ -69,6 +71,45 @@ async def test_f6_a_broken_table_is_mended_in_place(started: Started, kills: boo
         await world.epoch()
         assert await inside(world, SPLIT) == await outside(world, SPLIT)
         assert world.keys[SPLIT.relation.id] == len(await world.rows(SPLIT))
+
+
+async def test_f6_a_row_that_ends_after_the_sweep_and_before_its_page_does_not_stay(started: Started) -> None:
+    """The page shows the end, so the fold skips it. The page itself removes no row."""
+    async with started(NUMBERS, rows=12) as world:
+        await finish(world)
+        await world.epoch(world.reload(NUMBERS), interval_ms=50)
+        external, writer = world.external, world.external.writer()
+        remove(external, writer, NUMBERS, 0)
+        remove(external, writer, NUMBERS, 1)
+        move(external, writer, NUMBERS, 2, 99)
+        external.commit(writer)
+        put(external, writer, NUMBERS, 1, "again")
+        external.commit(writer)
+        await world.epoch(interval_ms=50)
+        assert world.collected is not None
+        assert sum(report.snapshot_rows for report in world.collected.of(ActorReport)) > 0
+        for _ in range(10):
+            await world.epoch(interval_ms=50)
+        assert NUMBERS.fragment in world.finished
+        assert await inside(world, NUMBERS) == await outside(world, NUMBERS)
+
+
+async def test_f6_an_old_value_does_not_move_to_where_it_would_stay(started: Started) -> None:
+    """The log omits the long value of a row that moves from a key that is not read again to one that is."""
+    async with started(NUMBERS) as world:
+        world.model = False
+        execute(world, "insert into numbers select id, id, repeat('old', 3000) from generate_series(0, 29) id")
+        await finish(world)
+        execute(world, "alter table numbers alter t type text using upper(t), alter t set storage external")
+        await world.epoch(world.throttled(20))
+        await world.epoch(world.reload(NUMBERS))
+        while not world.stored[NUMBERS.fragment]:
+            await world.epoch()
+        assert world.stored[NUMBERS.fragment][0].state is PositionState.IN_PROGRESS
+        execute(world, "update numbers set id = -5 where id = 29")
+        await world.epoch(world.throttled(0))
+        await finish(world)
+        assert await inside(world, NUMBERS) == await outside(world, NUMBERS)
 
 
 @pytest.mark.parametrize("seed", range(3))

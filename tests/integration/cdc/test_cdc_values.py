@@ -1,5 +1,6 @@
 """Every type, its extremes, exactly as it was; and what a table cannot hold is refused with the key of its row."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -124,6 +125,116 @@ async def test_keys_of_any_type_are_read_in_the_order_there(started: Started) ->
         assert stored == admin.execute(f"{text} keyed order by n".encode()).fetchall()
 
 
+TEXTED = {
+    "date": ("infinity", "-infinity", "0044-03-15 BC", "5874897-12-31", "2020-02-29"),
+    "timestamp": ("infinity", "-infinity", "4713-01-01 00:00:00 BC", "294276-12-31 23:59:59.999999"),
+    "timestamptz": ("infinity", "0044-03-15 12:00:00+14 BC", "2020-06-01 12:00:00+14"),
+    "numeric": ("NaN", "Infinity", "-Infinity", "1.50", "1e40", "-0.000"),
+    "numeric(5,2)": ("NaN", "-999.99"),
+    "date[]": ('{infinity,NULL,"0044-03-15 BC"}', "[0:1]={2020-01-01,2020-01-02}", "{}"),
+    "boolean": ("true", "false"),
+    "bytea": ("\\x00ff5c78",),
+    "real": ("-Infinity", "0.1"),
+}
+AS_TEXT = Followed(
+    24,
+    "as_text",
+    (("id", "bigint"), *((f"c{n}", "text") for n in range(len(TEXTED))), ("t", "text")),
+    1,
+    there=tuple((f"c{n}", kind) for n, kind in enumerate(TEXTED)),
+)
+
+
+async def test_f6_a_column_that_is_declared_as_text_keeps_every_value(started: Started) -> None:
+    """As the external server prints it, in a row of history as in a change of it."""
+    async with started(AS_TEXT) as world:
+        world.model = False
+        admin = world.external.admin
+        rows = [tuple(texts[n % len(texts)] for texts in TEXTED.values()) for n in range(6)]
+        places = ", ".join(f"%s::text::{kind}" for kind in TEXTED)
+        for first in (0, 100):
+            for number, row in enumerate([*rows, (None,) * len(TEXTED)]):
+                admin.execute(f"insert into as_text values ({first + number}, {places}, null)".encode(), row)
+            await finish(world)
+        admin.execute("update as_text set t = 'touched', id = id + 10 where id % 2 = 0")
+        await world.epoch()
+        assert world.broken == {}
+        names = ", ".join(f"format('%s', {name})" for name, _ in AS_TEXT.columns)
+        for setting in ("timezone = 'UTC'", "datestyle = 'ISO, YMD'", "bytea_output = 'hex'"):
+            admin.execute(f"set {setting}".encode())
+        there = admin.execute(f"select {names} from as_text order by as_text.id".encode()).fetchall()
+        found = await world.rows(AS_TEXT)
+        assert [tuple("" if value is None else str(value) for value in row) for row in found] == there
+
+
+REFUSED = {
+    "date": ("infinity", "0044-03-15 BC", "2020-02-29", None),
+    "timestamp": ("-infinity", "10000-01-01 00:00:00", "9999-12-31 23:59:59.999999", None),
+    "timestamptz": ("infinity", "0001-01-01 00:00:00+14", "2020-06-01 12:00:00+00", None),
+    "numeric(8,2)": ("NaN", "NaN", "1.50", None),
+    "numeric(9,3)": ("Infinity", "-Infinity", "1.500", None),
+    "date[]": ("{infinity}", "[0:1]={2020-01-01,2020-01-02}", "{NULL,2020-01-01}", None),
+}
+NULLED = Followed(
+    25,
+    "nulled",
+    (("id", "bigint"), *((f"c{n}", kind) for n, kind in enumerate(REFUSED)), ("t", "text")),
+    1,
+    there=(("c4", "numeric"),),
+    unkeepable="null",
+)
+DAYS = Followed(26, "days", (("d", "date"), ("t", "text")), 1, unkeepable="null")
+
+
+async def test_f6_values_that_cannot_be_kept_are_stored_as_null_and_counted(started: Started) -> None:
+    """The same from a page, from the log, from a row that is requested, and from a reload."""
+    async with started(NULLED) as world:
+        world.model = False
+        admin = world.external.admin
+        places = ", ".join(f"%s::text::{dict(NULLED.there).get(f'c{n}', kind)}" for n, kind in enumerate(REFUSED))
+        rows = list(zip(*REFUSED.values(), strict=True))
+        insert = f"insert into nulled select %s::int, {places}, repeat('x', 9000)".encode()
+
+        async def check(count: int, *stored: Sequence[str | None]) -> None:
+            assert world.broken == {}
+            assert world.nulled.get(NULLED.fragment, 0) == count
+            names = ", ".join(f"c{n}::text" for n in range(len(REFUSED)))
+            found = f"select {names} from state.t_25 t where _to > {world.committed} order by t.id"
+            assert await world.store.rows(found) == list(stored)
+
+        none, kept = (None,) * len(REFUSED), rows[2]
+        for number, row in enumerate(rows):
+            admin.execute(insert, [number, *row])
+        await finish(world)
+        await check(12, none, none, kept, none)
+        for number, row in enumerate(rows):
+            admin.execute(insert, [10 + number, *row])
+        await world.epoch()
+        await check(24, none, none, kept, none, none, none, kept, none)
+        await world.recover()
+        # The log omits the long values.
+        admin.execute("update nulled set id = 20 where id = 2")
+        admin.execute("update nulled set c0 = 'infinity' where id = 12")
+        await world.epoch()
+        nulled = (none, none, none, none, none, (None, *kept[1:]), none, kept)
+        await check(25, *nulled)
+        before = world.committed
+        await world.epoch(world.reload(NULLED))
+        for _ in range(10):
+            await world.epoch(interval_ms=50)
+        assert NULLED.fragment in world.finished
+        await check(25, *nulled)
+        assert await world.store.rows(f"select from state.t_25 where _from > {before}") == []
+
+
+async def test_f6_a_value_of_the_key_is_not_stored_as_null(started: Started) -> None:
+    async with started(DAYS) as world:
+        world.model = False
+        world.external.admin.execute("insert into days values ('infinity', 'x')")
+        await world.epoch(world.throttled(None), interval_ms=50)
+        assert "at (d)=(infinity)" in world.broken[DAYS.fragment]
+
+
 @pytest.mark.parametrize("when", ["history", "change"])
 async def test_a_value_that_cannot_be_kept_stops_its_table_and_no_other(started: Started, when: str) -> None:
     async with started(DATED, NUMBERS) as world:
@@ -142,6 +253,7 @@ async def test_a_value_that_cannot_be_kept_stops_its_table_and_no_other(started:
         reason = world.broken[DATED.fragment]
         assert "(id)=(23)" in reason
         assert 'column "d"' in reason
+        assert "CREATE the table with this column as text" in reason
         assert "RELOAD reads it again" in reason
         # It stays at the last epoch that was whole.
         assert {row[2] for row in await world.rows(DATED)} <= {"x"}

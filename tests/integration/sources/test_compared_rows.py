@@ -69,3 +69,40 @@ async def test_a_range_that_is_cut_by_vnode_holds_every_row_once(external: Exter
     assert len(pieces) == 3
     assert sum(piece.rows for piece in pieces) == 31
     assert sum(piece.total for piece in pieces) == whole.total
+
+
+async def test_f6_a_key_that_got_longer_is_compared_whole(external: External) -> None:
+    """The plan has the type that the column had when the table was created."""
+    external.run("create table named (id varchar(50) primary key)", "insert into named values ('abc'), ('abcdef')")
+    column = Column(name="id", type=ColumnType.parse("text"), nullable=False)
+    named = ORDERS.model_copy(update={"name": "named", "columns": (column,)})
+    followed = (CdcColumn(name="id", external="id", type="character varying(3)"),)
+    scan = SCAN.model_copy(update={"external_table": "named", "columns": followed})
+    rows = PostgresExternalRows()
+    some, _ = await rows.rows_of(external.address, scan, named, [("abcdef",)])
+    assert list(some) == [("abcdef",)]
+    rest, _ = await rows.digest(external.address, scan, named, Part(after=("abcdef",)))
+    assert rest.rows == 0
+
+
+async def test_f6_a_value_that_is_stored_as_null_is_compared_as_null(external: External) -> None:
+    external.run(
+        "create table days (id bigint primary key, d date)",
+        "insert into days values (1, 'infinity'), (2, '2020-01-01')",
+        "create table stored (like days including all)",
+        "insert into stored values (1, null), (2, '2020-01-01')",
+    )
+    columns = (*ORDERS.columns, Column(name="d", type=ColumnType.parse("date")))
+    days = ORDERS.model_copy(update={"columns": columns})
+    followed = (*SCAN.columns, CdcColumn(name="d", external="d", type="date"))
+    rows = PostgresExternalRows()
+    found = [
+        await rows.digest(external.address, SCAN.model_copy(update={"columns": followed, **scan}), days, Part())
+        for scan in (
+            {"external_table": "days", "unkeepable": "null"},
+            {"external_table": "days"},
+            {"external_table": "stored"},
+        )
+    ]
+    nulled, whole, stored = (digest for digest, _ in found)
+    assert nulled == stored != whole

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from service.protocol.cdc import CdcColumn, ExternalColumn, Shape
-from workers.cdc.drift import Drift, drift, named_otherwise
+from workers.cdc.drift import Drift, drift, keeps_values, named_otherwise
 
 ID = ExternalColumn(number=1, name="id", type="bigint", version="700", collation="0", sent=True)
 B = ExternalColumn(number=2, name="b", type="text", version="700", collation="100", sent=True)
@@ -81,6 +81,42 @@ def test_f1_only_a_rewrite_together_with_an_alteration_is_doubted(storage: str, 
 )
 def test_f1_what_does_not_matter_changes_nothing(now: Shape) -> None:
     assert drift(FOLLOWED, BEFORE, now) == Drift()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kept"),
+    [
+        ("character varying(20)", "character varying(50)", True),
+        ("character varying(20)", "character varying", True),
+        ("character varying(20)", "text", True),
+        ("character varying", "text", True),
+        ("text", "character varying", True),
+        ("numeric(10,2)", "numeric(12,2)", True),
+        ("numeric(10,2)", "numeric", True),
+        ("timestamp(3) with time zone", "timestamp(6) with time zone", True),
+        ("timestamp(3) with time zone", "timestamp with time zone", True),
+        ("bit varying(3)", "bit varying(4)", True),
+        ("character varying(20)", "character varying(19)", False),
+        ("text", "character varying(50)", False),
+        ("numeric(10,2)", "numeric(9,2)", False),
+        ("numeric(10,2)", "numeric(12,3)", False),
+        ("numeric", "numeric(12,2)", False),
+        ("numeric(10,2)", "text", False),
+        ("timestamp(3) with time zone", "timestamp(6) without time zone", False),
+        ("character(3)", "character(4)", False),
+        ("character(3)", "text", False),
+        ("character varying(20)[]", "character varying(50)[]", False),
+        ("integer", "bigint", False),
+        ("public.pos", "public.neg", False),
+    ],
+)
+def test_f6_a_wider_type_keeps_all_values(before: str, now: str, *, kept: bool) -> None:
+    assert keeps_values(before, now) == kept
+    followed = [CdcColumn(name="id", external="id", type=before)]
+    found = drift(followed, shape(altered(ID, type=before)), shape(altered(ID, type=now, version="800")))
+    assert found.reason == (None if kept else f'its column "id" is now of type {now}, not {before}')
+    both = drift(followed, shape(altered(ID, type=before)), shape(altered(ID, type=now, version="800"), storage="2"))
+    assert len(both.doubted) == kept
 
 
 def test_f1_a_column_that_is_not_followed_may_be_rewritten() -> None:

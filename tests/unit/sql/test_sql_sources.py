@@ -140,6 +140,13 @@ def test_all_columns_are_a_star_and_options_may_come_last() -> None:
     assert follows("create table t (*) include timestamp from pg table 'x'").timestamp == "_timestamp"
 
 
+def test_f6_values_that_cannot_be_kept_fail_unless_said_otherwise() -> None:
+    for text, mode in (("", "fail"), (" with (unkeepable.handling.mode = 'null')", "null")):
+        assert follows(f"create table t (*) from pg table 'x'{text}").unkeepable == mode
+    with pytest.raises(Invalid, match="takes fail or null"):
+        parse("create table t (*) from pg table 'x' with (unkeepable.handling.mode = 'skip')")
+
+
 def test_a_table_of_its_own_is_what_it_was() -> None:
     assert isinstance(parse("create table t (id int primary key) with (vnode_count = 8)"), CreateTable)
 
