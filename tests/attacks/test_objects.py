@@ -39,6 +39,7 @@ def test_c9_a_users_view_upon_a_table_stops_no_create(service: Service, bystande
     service.run("DROP TABLE b")
 
 
+@pytest.mark.soak
 def test_c10_relations_that_a_reader_holds_slow_no_barrier(service: Service, bystander: Bystander) -> None:
     names = [f"held{number}" for number in range(15)]
     for name in names:

@@ -59,6 +59,7 @@ def test_s2_a_view_that_reads_its_input_whole_stops_nobody(service: Service, bys
     service.verified("heavy")
 
 
+@pytest.mark.soak
 def test_s2_a_job_with_a_graph_of_its_own_lives_on(service: Service) -> None:
     """It follows through a recovery and a pause, others read it, and it leaves nothing when it is dropped."""
     prepare(service)

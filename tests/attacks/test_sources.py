@@ -13,6 +13,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
+@pytest.mark.soak
 def test_a_server_that_hangs_holds_up_its_own_source_alone(service: Service, bystander: Bystander) -> None:
     with data_directory() as directory, external_postgres(_made(directory)) as external:
         external.run("create table t (id int primary key)", "insert into t select generate_series(1, 10)")

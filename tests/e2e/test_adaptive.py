@@ -34,6 +34,7 @@ def until_limit(service: Service, job: int, *, least: int = 0, most: int = 10**9
     return until(look, what=lambda: f"{least}..{most}: {scan(service, job)}; {service.log_tail()}")
 
 
+@pytest.mark.soak
 def test_a_probe_takes_the_limit_to_the_floor_and_lets_it_rise_again(service: Service) -> None:
     service.run("CREATE TABLE healthy (id int PRIMARY KEY, ok boolean)")
     service.run("INSERT INTO healthy VALUES (1, true)")

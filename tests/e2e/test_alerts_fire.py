@@ -98,6 +98,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[Service, Prometheus]]:
         yield service, prometheus
 
 
+@pytest.mark.soak
 def test_provoked_conditions_fire_alerts(watched: tuple[Service, Prometheus]) -> None:
     service, prometheus = watched
     service.run("CREATE TABLE t (v int PRIMARY KEY)")

@@ -118,6 +118,7 @@ def test_what_is_dropped_while_the_server_is_away_is_removed_later(service: Serv
     until(lambda: not external.slots() and not external.published(), what=lambda: f"left: {external.slots()}")
 
 
+@pytest.mark.soak
 def test_a_comparison_names_the_keys_that_truly_differ(service: Service, external: External) -> None:
     """While both change: what is only late is not named."""
     follow(service, external, 60_000)
@@ -142,6 +143,7 @@ def test_a_comparison_names_the_keys_that_truly_differ(service: Service, externa
     assert named == {"missing": [["50077"]], "extra": [["700077"]], "unequal": [["77"]]}
 
 
+@pytest.mark.soak
 def test_d1_types_of_the_owners_own_follow_through_views(service: Service, external: External) -> None:
     """Enums on and beside the login's path, a domain, arrays: history, changes, and what is computed of them."""
     external.run(

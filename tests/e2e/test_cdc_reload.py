@@ -12,6 +12,7 @@ ROWS = 3_000
 QUERY = "SELECT k % 7 AS g, count(*) AS n, sum(v) AS s FROM r GROUP BY k % 7"
 
 
+@pytest.mark.soak
 def test_f6_views_follow_a_table_that_is_read_again(service: Service, external: External) -> None:
     fill = f"insert into r select g, g, 'row ' || g from generate_series(1, {ROWS}) g"
     external.run("create table r (k int primary key, v bigint, t text)", fill, "analyze r")

@@ -101,6 +101,7 @@ def no_staging_tables(service: Service) -> bool:
     return service.stored("select count(*) from pg_tables where schemaname = 'stage'") == [(0,)]
 
 
+@pytest.mark.soak
 @pytest.mark.arrangement
 def test_nothing_is_left_of_what_is_dropped_with_no_worker_alive(workerless: Service) -> None:
     """Scenario 54, I9: a created and two creating views, after the service was started again."""

@@ -40,6 +40,7 @@ def expected() -> list[tuple[int, int, str]]:
     return sorted((int(id_ or 0), int(amount or 0), name or "") for id_, amount, name, _ in rows)
 
 
+@pytest.mark.soak
 def test_a_generated_table_is_its_rules_over_a_kill_and_a_pause(service: Service) -> None:
     """I3: what is made again after a recovery is the same. I4: a pause stops it."""
     service.run(GENERATED)

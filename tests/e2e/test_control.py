@@ -27,6 +27,7 @@ def copied(service: Service) -> str:
     return f"state.t_{service.get('/v1/relations/copied')['id']}"
 
 
+@pytest.mark.soak
 def test_a_pause_and_a_limit_are_exact_and_outlive_the_worker(service: Service) -> None:
     """I4: from the pause's epoch to the resume's not one row of history; never more than the limit allows."""
     # Epochs must fit their interval: what a bucket may hold would keep longer ones below the limit by itself.

@@ -190,6 +190,7 @@ def wake(service: Service) -> None:
     until(lambda: not service.leads(), what="the old leader knows")
 
 
+@pytest.mark.soak
 def test_a_worker_that_was_replaced_leaves_no_row(workerless: Service) -> None:
     """The first worker sleeps before its epoch, the second before its commit; of those alive the first by name runs."""
     service, directory = workerless, workerless.data_dir.parent

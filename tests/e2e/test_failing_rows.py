@@ -51,6 +51,7 @@ def test_what_fails_one_job_cancels_no_other_and_is_told_to_its_own_client(servi
         assert service.assert_equal(name, "SELECT id, v FROM t") == 2000
 
 
+@pytest.mark.soak
 def test_a_row_that_several_views_cannot_compute_costs_one_recovery(service: Service) -> None:
     """I13: nobody waits for one recovery after the other."""
     service.run("CREATE TABLE t (id int PRIMARY KEY, k text, v int)")

@@ -57,6 +57,7 @@ def test_dimensions_are_read_before_the_fact(service: Service) -> None:
     cars_are_read_in_order(service, 10_000, 4_000)
 
 
+@pytest.mark.soak
 def test_an_order_is_over_what_the_query_reads(service: Service) -> None:
     """Scenarios 27 and 32: refused left and right of the arrow; some of the relations will do; AUTO is about joins."""
     for name in ("t", "a", "b", "c"):

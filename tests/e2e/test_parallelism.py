@@ -34,6 +34,7 @@ def until_parallel(service: Service, names: Iterable[str], asked: str, actors: i
     until(lambda: seen() == wanted, what=seen)
 
 
+@pytest.mark.soak
 def test_a_backfill_has_a_parallelism_of_its_own(service: Service) -> None:
     """Scenario 59: the one of the backfill wins over that of the kind, and this over the generic one."""
     table(service, "t59", 100)

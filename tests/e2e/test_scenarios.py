@@ -42,6 +42,7 @@ def shown(strategy: str, progress: str) -> str:
     return f"Snapshot [{progress}]" if strategy.endswith("snapshot") else progress
 
 
+@pytest.mark.soak
 def test_views_are_built_in_the_background_and_cannot_be_read_before(service: Service) -> None:
     """Scenario 1."""
     table(service, "t1", 100_000)

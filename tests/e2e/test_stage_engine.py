@@ -14,6 +14,7 @@ SUMMED = f"SELECT region, count(*) AS n, sum(id) AS total FROM ({JOINED}) j GROU
 LONG = f"SELECT customer % 7 AS k, sum(amount * 1{'0' * 34}) AS s FROM orders GROUP BY customer % 7"
 
 
+@pytest.mark.soak
 def test_the_history_of_stages_in_spark_outlives_its_worker(service: Service) -> None:
     """I1, I3: killed in the middle of its history, then followed by live changes, and verified by both engines."""
     service.run("CREATE TABLE customers (id bigint PRIMARY KEY, region text)")

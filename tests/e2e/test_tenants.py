@@ -66,6 +66,7 @@ def queued(service: Service) -> dict[str, int]:
     return {job["name"]: job["queue_place"] for job in service.progress() if job["state"] == "Queued"}
 
 
+@pytest.mark.soak
 def test_a_flood_of_one_operator_delays_the_other_by_one_job(
     service: Service, operators: tuple[Operator, Operator]
 ) -> None:

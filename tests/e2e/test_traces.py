@@ -57,6 +57,7 @@ def found(collector: Collector, called: str, **attributes: object) -> Taken:
     return span
 
 
+@pytest.mark.soak
 def test_a_view_is_traced_from_the_request_to_its_scans(traced: Service, collector: Collector) -> None:
     collector.mode = "take"
     traced.run("CREATE TABLE t (id int PRIMARY KEY, k text)")

@@ -72,6 +72,7 @@ def test_a_union_equals_its_branches_while_they_change_and_its_worker_dies(servi
     assert service.assert_equal("united", query) > 4_000
 
 
+@pytest.mark.soak
 def test_views_stand_on_views_and_unions(service: Service) -> None:
     """A chain: table -> union -> union of views -> view; a change runs through all of it in one epoch (I2)."""
     tables(service)
