@@ -5,9 +5,10 @@ This runs only after a job has failed by its own fault, and takes seconds. A row
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 import pyarrow as pa
 import structlog
@@ -19,6 +20,8 @@ from workers.engines.spark import EpochTask, ScanTask, project, read_rows
 from workers.queries.stateless import StatelessPlan
 from workers.spark.frames import spark_schema
 from workers.state_store.wire import key_text
+
+_ROWS: Final = 10_000
 
 log = structlog.get_logger(__name__)
 
@@ -58,12 +61,24 @@ def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: Epoc
             return True
         return False
 
-    for index in range(len(task.actors)):
-        # Without the pushdown, nothing is copied in the store: that would be a write.
-        for batch in read_rows(replace(scan, pushdown=None), task, index):
-            if batch.num_rows and fails(batch):
-                return shown_key(scan.upstream, smallest(batch, fails))
+    # Without the pushdown, nothing is copied in the store: that would be a write.
+    reading = replace(scan, pushdown=None)
+    for batch in joined(chain.from_iterable(read_rows(reading, task, index) for index in range(len(task.actors)))):
+        if fails(batch):
+            return shown_key(scan.upstream, smallest(batch, fails))
     return None
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join batches to fewer with at least `_ROWS` rows each, because each attempt costs a Spark job, however small."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _ROWS:
+            yield pa.concat_batches(held)
+            held.clear()
+    if any(one.num_rows for one in held):
+        yield pa.concat_batches(held)
 
 
 def smallest(batch: pa.RecordBatch, fails: Callable[[pa.RecordBatch], bool]) -> pa.RecordBatch:

@@ -5,7 +5,7 @@ import pytest
 
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
-from workers.engines.failing_row import shown_key, smallest
+from workers.engines.failing_row import joined, shown_key, smallest
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 10, 1000])
@@ -22,6 +22,15 @@ def test_a_row_that_fails_is_found_in_few_tries(rows: int, bad: set[int]) -> Non
     assert found.num_rows == 1
     assert found.column(0)[0].as_py() in present
     assert len(tries) <= 10
+
+
+@pytest.mark.parametrize(("sizes", "tried"), [([], 0), ([0, 0], 0), ([1] * 100, 1), ([9_999, 1, 20_000, 5], 3)])
+def test_small_batches_are_tried_together(sizes: list[int], tried: int) -> None:
+    """Each attempt is a job of Spark."""
+    batches = [pa.record_batch({"id": list(range(size))}) for size in sizes]
+    found = list(joined(iter(batches)))
+    assert len(found) == tried
+    assert [row for one in found for row in one["id"].to_pylist()] == [row for size in sizes for row in range(size)]
 
 
 def test_a_key_is_shown_as_postgres_shows_it() -> None:
