@@ -138,6 +138,7 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     )
 
 
+@retried
 async def _shown(world: World, view: GraphView, *, term: Term) -> bool:
     """Let what left the database graph be read as of its own graph's epochs. Return whether the graph can begin (I2).
 

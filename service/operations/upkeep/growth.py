@@ -2,10 +2,12 @@
 
 from service.domain.parameters import SystemParameters
 from service.operations.jobs import lifecycle
+from service.operations.retrying import retried
 from service.operations.world import World
 from service.protocol.ids import Term
 
 
+@retried
 async def limit_growth(world: World, *, term: Term) -> None:
     """Cancel each job in creation that has stored more than `creating_rows_max` rows. Raises Deposed, Unavailable."""
     async with world.stores.begin(term) as tx:
