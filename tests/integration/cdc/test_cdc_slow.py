@@ -31,10 +31,10 @@ class Clock:
         self.wrote: list[int] = []
         begin, take = Applying.begin, Streaming.take
 
-        def slow_begin(writing: Applying, relation: Any, epoch: Any) -> None:
+        def slow_begin(writing: Applying, relation: Any, epoch: Any, *, nulls: bool = False) -> None:
             self.now += self.part
             self.wrote.append(relation.id)
-            begin(writing, relation, epoch)
+            begin(writing, relation, epoch, nulls=nulls)
 
         def slow_take(rows: Streaming, seconds: float) -> list[bytes] | None:
             self.now += self.row
