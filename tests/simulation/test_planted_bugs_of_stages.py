@@ -39,7 +39,7 @@ def test_a_window_that_begins_at_the_graphs_epoch_before_is_found(monkeypatch: p
         return {one: own if one in self.own else window for one, window in _windows(self, epoch).items()}
 
     monkeypatch.setattr(StageScan, "_windows", of_the_graph)
-    said = found(near=680, staging=True)
+    said = found(near=883, staging=True)
     assert "I1" in said or "I6" in said
 
 
