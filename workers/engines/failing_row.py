@@ -75,10 +75,13 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         held.append(batch)
         if sum(one.num_rows for one in held) >= _ROWS:
-            yield pa.concat_batches(held)
+            yield from _as_one(held)
             held.clear()
-    if any(one.num_rows for one in held):
-        yield pa.concat_batches(held)
+    yield from _as_one(held)
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return pa.Table.from_batches(batches).combine_chunks().to_batches() if any(map(len, batches)) else []
 
 
 def smallest(batch: pa.RecordBatch, fails: Callable[[pa.RecordBatch], bool]) -> pa.RecordBatch:
