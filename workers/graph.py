@@ -22,7 +22,7 @@ from service.protocol.plan import DmlPlan, FragmentKind, JobPlan
 from service.protocol.report import Collected, FragmentReport, RelationReport
 from workers.backfill.reading import Replay
 from workers.runners.dml import run_statements
-from workers.runners.failure import KEY_SECONDS, KEY_SECONDS_ALONE, JobFailedError, search_all
+from workers.runners.failure import KEY_SECONDS, JobFailedError, search_all
 from workers.runners.port import FragmentRunner, Join, Place, RunningEpoch, Stores
 from workers.runners.running import run_all
 from workers.state_store.port import Upkeep
@@ -109,8 +109,7 @@ class GraphExecutor:
         failures = [one for one in (error, *error.others) if one.deterministic]
         if failures and not self.over:
             self._name_jobs(barrier.curr)
-            seconds = KEY_SECONDS if barrier.graph == DATABASE_GRAPH else KEY_SECONDS_ALONE
-            search_all(failures, self.clock, seconds=seconds)
+            search_all(failures, self.clock, seconds=KEY_SECONDS)
 
     def _begin(self, barrier: Barrier) -> None:
         for runner in self.runners.values():

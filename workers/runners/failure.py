@@ -38,10 +38,10 @@ _OF_VALUES: Final = ("22", "23502", "23514", "54")
 """Data exceptions, NULL in a key, violated checks (finite dates, for example), and values that are too long for a key's
 index.
 """
-KEY_SECONDS: Final = 10.0
-"""How long the keys of failing rows are searched for, for all jobs that failed in an epoch together."""
-KEY_SECONDS_ALONE: Final = 30.0
-"""The same in the graph of one snapshot job, where nobody else waits for the end of the search."""
+KEY_SECONDS: Final = 30.0
+"""How long the keys of failing rows are searched for, for all jobs that failed in an epoch together. It takes a dozen
+jobs of Spark: two or three seconds, and more on a busy machine.
+"""
 
 
 class JobFailedError(Exception):
