@@ -19,6 +19,7 @@ from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
 from tests.support.both_stores import BothStores
 from tests.support.meta_store import NOW
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.postgres
 
@@ -50,7 +51,7 @@ class Here(BothStores):
         await watch(self.world, self.builds, term=self.term)
 
     async def until(self, reached: Callable[[], Awaitable[object]]) -> None:
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(PATIENCE - 50):
             while not await reached():
                 await self.look()
                 await asyncio.wait(
