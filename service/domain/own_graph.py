@@ -54,9 +54,9 @@ def own_graph(
     return None
 
 
-def reading(names: Collection[str]) -> str | None:
+def reading(names: Collection[str]) -> str:
     """Return why a job that reads relations with graphs of their own, by their names, stays in one as well."""
-    return f"it reads {', '.join(sorted(names))}, which has a graph of its own" if names else None
+    return f"it reads {', '.join(sorted(names))}, which has a graph of its own"
 
 
 def check_own_graph(reason: str | None, strategy: Strategy) -> None:

@@ -12,8 +12,8 @@ from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
 from service.protocol.stage import EngineChoice
 
 INTEGER_MAX: Final = (1 << 31) - 1
+"""Every number here is a Postgres integer, but a number of stored rows."""
 BIGINT_MAX: Final = (1 << 63) - 1
-"""Every number here is a Postgres integer."""
 
 
 @dataclass(frozen=True, slots=True)

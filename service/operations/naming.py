@@ -61,6 +61,19 @@ async def named(tx: Transaction, name: str) -> Named | None:
     return None if found is None else as_named(found)
 
 
+async def readers(tx: Transaction, relation: RelationId) -> list[Named]:
+    """Return every object that reads the relation, directly or through others, each once."""
+    found: dict[RelationId, Named] = {}
+    frontier = [relation]
+    while frontier:
+        read = frontier.pop()
+        for reader in map(as_named, [*await tx.catalog.dependents(read), *await tx.views.reading(read)]):
+            if reader.id not in found:
+                found[reader.id] = reader
+                frontier.append(reader.id)
+    return list(found.values())
+
+
 async def existing(world: World, name: str, kind: RelationKind) -> Named:
     """Return the object with this name. Raises NotFound, or Invalid in Postgres's words if its kind differs."""
     async with world.stores.begin() as tx:

@@ -114,14 +114,15 @@ def replace_live_view(relation: Relation, graph: GraphId) -> sql.Composed:
     )
 
 
-def create_public_view(relation: Relation, graph: GraphId) -> sql.Composed:
-    """Return the statement that creates the public view for users, or replaces it: its graph or its columns are others.
+def create_public_view(relation: Relation, graph: GraphId, *, replace: bool = False) -> sql.Composed:
+    """Return the statement that creates the public view for users, or replaces it if its graph or its columns changed.
 
     It shows the graph's published epoch, which is read once per query (I2).
     """
     epoch = sql.SQL("(select epoch from state.published where graph = {})").format(sql.Literal(graph))
-    return sql.SQL("create or replace view public.{} as select {} from {} where _from <= {} and _to > {}").format(
-        sql.Identifier(relation.name), names(relation.visible), table(relation.id), epoch, epoch
+    create = sql.SQL("create or replace" if replace else "create")
+    return sql.SQL("{} view public.{} as select {} from {} where _from <= {} and _to > {}").format(
+        create, sql.Identifier(relation.name), names(relation.visible), table(relation.id), epoch, epoch
     )
 
 

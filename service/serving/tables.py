@@ -280,18 +280,17 @@ async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
     # A reader of a replaced view must not delay the epoch.
     await conn.execute(_IMPATIENT)
     await marks.refuse_foreign(conn, relation.name)
-    public = relation_ddl.create_public_view(relation, graph)
-    if await _make_view(conn, "public", relation, public):
+    if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
         reader = sql.Identifier((await role_names(conn)).reader)
         view = sql.Identifier("public", relation.name)
         await conn.execute(sql.SQL("grant select on {} to {}").format(view, reader))
         for comment in relation_ddl.key_comments(relation):
             await conn.execute(comment)
-    elif graph == DATABASE_GRAPH or await _shows(conn, relation, graph):
-        return
-    else:
+    elif graph != DATABASE_GRAPH and not await _shows(conn, relation, graph):
         # Its job has left the database graph.
-        await conn.execute(public)
+        await conn.execute(relation_ddl.create_public_view(relation, graph, replace=True))
+    else:
+        return
     if graph != DATABASE_GRAPH:
         await conn.execute(relation_ddl.replace_live_view(relation, graph))
 
@@ -313,7 +312,7 @@ async def _add_column(conn: Connection, relation: Relation) -> None:
             await conn.execute(statement)
         await conn.execute(relation_ddl.create_live_view(relation, replace=True))
         if await _is_its_view(conn, "public", relation.name, relation.id):
-            await conn.execute(relation_ddl.create_public_view(relation, DATABASE_GRAPH))
+            await conn.execute(relation_ddl.create_public_view(relation, DATABASE_GRAPH, replace=True))
         mark = sql.SQL("comment on table {} is {}")
         await conn.execute(mark.format(relation_ddl.table(relation.id), sql.Literal(_layout_mark(relation))))
     elif ColumnType.parse(str(found[0])) != column.type:

@@ -97,12 +97,16 @@ def test_s2_a_view_whose_changes_take_too_long_leaves_the_graph_of_the_others(se
     service.run("RECOVER")
     assert service.stored("select 1 from rw_catalog.rw_own_graphs") == []
     left = f"select 1 from tidefill.job where id = {job} and own_graph like '%stage_timeout_ms (1000)%'"
-    with service.store() as store:
+    with service.store() as store, service.store() as reader:
+        reader.execute(b"begin; select 1 from public.heavy limit 1")
         store.execute(f"begin; lock table state.t_{job} in share mode".encode())
         updated = service.later("UPDATE hf SET v = v + 1 WHERE id < 100")
         until(lambda: bool(service.stored(left)), what=lambda: service.stored(_GRAPHS))
         store.execute("rollback")
-    updated.result()
+        updated.result()
+        until(lambda: "heavy cannot be read in its own graph" in service.log.read_text(), what="only heavy waits")
+        same(service, "beside", "SELECT id, v + 1 AS w FROM hf")
+        reader.execute("rollback")
     until(
         lambda: len(service.stored("select 1 from rw_catalog.rw_own_graphs")) == 2, what=lambda: service.stored(_GRAPHS)
     )

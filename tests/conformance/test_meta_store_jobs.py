@@ -24,11 +24,10 @@ from tests.support.meta_store import (
     add_created,
     add_creating,
     at,
-    barrier,
     collected,
+    committed,
     committed_rows,
     done,
-    inject,
     new_table,
     new_view,
     relation,
@@ -158,11 +157,8 @@ async def test_a_removed_relation_frees_its_name_and_leaves_a_cleanup_and_its_hi
 
 async def test_a_created_relation_is_shown_once_its_epoch_is_published(stores: Stores) -> None:
     table, view = await table_and_view(stores)
-    await running(stores)
-    await inject(stores, barrier(10))
+    await committed(stores)
     async with stores.begin() as tx:
-        await tx.barriers.answer(collected(10), now=NOW)
-        await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
         assert [one.id for one in await tx.visibility.unshown()] == [table.relation]
         await tx.visibility.publish(DATABASE_GRAPH, Epoch(10), now=NOW)
         assert await tx.visibility.unshown() == []

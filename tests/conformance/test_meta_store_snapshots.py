@@ -21,6 +21,7 @@ from tests.support.meta_store import (
     add_creating,
     barrier,
     collected,
+    committed,
     inject,
     new_view,
     registration,
@@ -41,11 +42,8 @@ async def ask(
 async def started(stores: Stores, *, indexed: bool = True) -> tuple[Job, Snapshot]:
     """Start a job in a graph of its own, when the database graph has committed epoch 10."""
     _, view = await table_and_view(stores)
-    await running(stores)
-    await inject(stores, barrier(10))
+    await committed(stores)
     async with stores.begin() as tx:
-        await tx.barriers.answer(collected(10), now=NOW)
-        await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
         return view, await tx.partial_graphs.begin(view.id, indexed=indexed)
 
 
@@ -243,11 +241,8 @@ async def test_a_merge_moves_the_job_and_what_waits_for_it(stores: Stores) -> No
 
 async def test_s2_a_created_job_that_stays_gets_a_graph_that_goes_on_from_what_is_committed(stores: Stores) -> None:
     table, view = await table_and_view(stores)
-    await running(stores)
-    await inject(stores, barrier(10))
+    await committed(stores)
     async with stores.begin() as tx:
-        await tx.barriers.answer(collected(10), now=NOW)
-        await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
         await tx.partial_graphs.leave()
         assert await tx.partial_graphs.all() == [], "nobody stays"
         await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)

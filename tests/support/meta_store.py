@@ -167,6 +167,15 @@ async def inject(stores: Stores, one: Barrier, *commands: CommandId, worker: Wor
     return one
 
 
+async def committed(stores: Stores, epoch: int = 10) -> None:
+    """Register a worker and commit the first epoch of the database graph."""
+    await running(stores)
+    await inject(stores, barrier(epoch))
+    async with stores.begin() as tx:
+        await tx.barriers.answer(collected(epoch), now=NOW)
+        await tx.barriers.commit(DATABASE_GRAPH, Epoch(epoch), now=NOW)
+
+
 def collected(
     epoch: int,
     *reports: FragmentReport,

@@ -1,6 +1,7 @@
 """Create, merge and retire the partial graphs of snapshot jobs."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 from sqlalchemy import and_, delete, func, insert, not_, select, update
 
@@ -22,11 +23,11 @@ from service.meta_store.schema.core import (
 from service.meta_store.schema.core import graph as graphs
 from service.meta_store.schema.core import job as job_table
 from service.ports.snapshots import Snapshot
-from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId
 from service.protocol.plan import ScanType
 from service.protocol.relation import RelationKind
 
-_PAUSE = ("paused", "paused_since", "paused_by")
+_PAUSE: Final = (graphs.c.paused, graphs.c.paused_since, graphs.c.paused_by)
 
 
 class PostgresPartialGraphs(OnConnection):
@@ -34,9 +35,8 @@ class PostgresPartialGraphs(OnConnection):
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         """Lock the database graph's row, so that no barrier commits and no Pause is queued before this transaction."""
-        held = select(graphs.c.paused, graphs.c.paused_since, graphs.c.paused_by)
-        held = held.where(graphs.c.id == DATABASE_GRAPH)
-        paused, since, by = (await self._connection.execute(held.with_for_update())).one()
+        held = select(*_PAUSE).where(graphs.c.id == DATABASE_GRAPH).with_for_update()
+        pause = (await self._connection.execute(held)).mappings().one()
         kind = command.c.mutation["type"].astext
         asked = (
             select(kind)
@@ -45,21 +45,23 @@ class PostgresPartialGraphs(OnConnection):
             .limit(1)
         )
         last = (await self._connection.execute(asked)).scalar()
-        graph = GraphId((await self._connection.execute(select(GRAPH_ID.next_value()))).scalar_one())
-        new = insert(graphs).values(
-            id=graph,
-            status=GraphStatus.RECOVERING,
-            paused=paused if last is None else last == "pause",
-            paused_since=since,
-            paused_by=by,
-        )
-        await self._connection.execute(new)
         # The job's inputs may be in graphs of their own, which have come less far.
         readable = await PostgresSnapshots(self._connection).readable(job)
-        pinned = update(job_table).where(job_table.c.id == job).values(graph=graph, snapshot_epoch=readable)
-        stays = (await self._connection.execute(pinned.returning(job_table.c.own_graph))).scalar_one() is not None
-        await self._connection.execute(insert(snapshot_backfill).values(job=job, graph=graph, indexed=indexed))
+        state = {**pause, "paused": pause["paused"] if last is None else last == "pause"}
+        graph, stays = await self._add(job, state, readable, indexed=indexed)
         return Snapshot(job, graph, readable, indexed=indexed, stays=stays)
+
+    async def _add(
+        self, job: JobId, state: Mapping[Any, Any], epoch: Epoch, *, indexed: bool, consumed: Epoch | None = None
+    ) -> tuple[GraphId, bool]:
+        """Move a job into a new graph, and return the graph and whether the job stays there. `epoch` is pinned."""
+        graph = GraphId((await self._connection.execute(select(GRAPH_ID.next_value()))).scalar_one())
+        await self._connection.execute(insert(graphs).values(id=graph, status=GraphStatus.RECOVERING, **state))
+        pinned = update(job_table).where(job_table.c.id == job).values(graph=graph, snapshot_epoch=epoch)
+        stays = (await self._connection.execute(pinned.returning(job_table.c.own_graph))).scalar_one() is not None
+        backfill = insert(snapshot_backfill).values(job=job, graph=graph, indexed=indexed, consumed=consumed)
+        await self._connection.execute(backfill)
+        return graph, stays
 
     async def pin_totals(self, job: JobId) -> None:
         scans = update(scan_progress).where(
@@ -106,16 +108,11 @@ class PostgresPartialGraphs(OnConnection):
         jobs = (await self._connection.execute(leaving.order_by(job_table.c.id).with_for_update())).scalars().all()
         if not jobs:
             return
-        columns = [graphs.c[name] for name in ("committed", "published", "newest", *_PAUSE)]
+        columns = (graphs.c.committed, graphs.c.published, graphs.c.newest, *_PAUSE)
         present = select(*columns).where(graphs.c.id == DATABASE_GRAPH).with_for_update(key_share=True)
-        values = (await self._connection.execute(present)).mappings().one()
-        for one in jobs:
-            graph = (await self._connection.execute(select(GRAPH_ID.next_value()))).scalar_one()
-            await self._connection.execute(insert(graphs).values(id=graph, status=GraphStatus.RECOVERING, **values))
-            row = {"job": one, "graph": graph, "consumed": values["committed"], "indexed": True}
-            await self._connection.execute(insert(snapshot_backfill).values(row))
-            moved = update(job_table).where(job_table.c.id == one)
-            await self._connection.execute(moved.values(graph=graph, snapshot_epoch=values["committed"]))
+        state = (await self._connection.execute(present)).mappings().one()
+        for job in jobs:
+            await self._add(JobId(job), state, state["committed"], indexed=True, consumed=state["committed"])
 
     async def retire(self, graph: GraphId) -> None:
         """Lock the job and its graph before the database graph, as every transaction does that locks several."""

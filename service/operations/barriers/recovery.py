@@ -12,7 +12,7 @@ from typing import Final
 
 from service.domain.barrier import HANDED_OVER, STOPPED, Abandon, GraphStatus, GraphView
 from service.domain.dml import failed
-from service.domain.errors import Deposed
+from service.domain.errors import Deposed, Unavailable
 from service.domain.job import IN_GRAPH, JobState
 from service.domain.set_aside import SetAside
 from service.domain.setbacks import is_the_workers
@@ -126,8 +126,7 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     for epoch in sorted(set(reached.values())):
         relations = [one for one, upto in reached.items() if upto == epoch]
         await world.tables.roll_back(relations, view.graph, epoch, term=term)
-    if not await _shown(world, view, term=term):
-        return
+    await _show(world, view, term=term)
     async with world.stores.begin(term) as tx:
         if view.graph == DATABASE_GRAPH:
             await tx.partial_graphs.leave()
@@ -139,27 +138,23 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
 
 
 @retried
-async def _shown(world: World, view: GraphView, *, term: Term) -> bool:
-    """Let what left the database graph be read as of its own graph's epochs. Return whether the graph can begin (I2).
+async def _show(world: World, view: GraphView, *, term: Term) -> None:
+    """Let a relation that left the database graph be read as of its own graph's epochs (I2).
 
     Until then users read it at the epochs of the database graph, so nothing may be written. A reader of the view can
-    delay this, and with it only the graph.
+    delay this, and with it only the graph. Raises Unavailable then, so that the graph's loop tries again after a pause.
     """
     if view.decoupled is None or not view.decoupled.created:
-        return True
+        return
     async with world.stores.begin(term) as tx:
         entry = None if view.decoupled.relation is None else await tx.catalog.get(view.decoupled.relation)
     if entry is None or not entry.shown:
-        return True
+        return
     refused = await world.tables.publish(view.graph, view.committed, term=term, created=[entry.relation])
     if refused:
-        log.warning(
-            "graph.not_begun", graph=view.graph, relation=entry.relation.name, error=", ".join(refused.values())
-        )
-        return False
+        raise Unavailable(f"{entry.relation.name} cannot be read in its own graph: {refused[entry.relation.id]}")
     async with world.stores.begin(term) as tx:
         await tx.visibility.publish(view.graph, view.committed, now=world.clock.now(), created=False)
-    return True
 
 
 async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> None:

@@ -1,8 +1,8 @@
 """Add a column to a table that users fill.
 
 The state store gets the column first, then the catalog. If the service dies in between, users see a column that the
-catalog lacks, and the same statement continues. Jobs that read the table do not notice: they name what they read. What
-users have sent before is run with the columns that the table has then.
+catalog lacks, and the same statement continues. Jobs that read the table do not notice: they name what they read.
+Statements that users have sent before run with the columns that the table has then.
 """
 
 from datetime import timedelta

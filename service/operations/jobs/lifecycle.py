@@ -15,7 +15,7 @@ from service.operations import quotas
 from service.operations.commands.enqueue import ask
 from service.operations.jobs import moving_out, rescaling
 from service.operations.leaving import Gone, unless
-from service.operations.naming import Named, as_named, named, or_there
+from service.operations.naming import Named, named, or_there, readers
 from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.world import World
@@ -279,7 +279,7 @@ async def _doomed(tx: Transaction, name: str, kind: RelationKind, *, cascade: bo
         raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
     if first.kind is not kind:
         raise Conflict(f'"{name}" is not a {kind}; use DROP {str(first.kind).upper()}')
-    doomed = [first, *await _readers(tx, first.id)]
+    doomed = [first, *await readers(tx, first.id)]
     if len(doomed) > 1 and not cascade:
         names = ", ".join(f"{reader.kind} {reader.name}" for reader in doomed[1:])
         raise Conflict(f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE")
@@ -337,19 +337,6 @@ async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent, rea
 async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: Asker) -> None:
     facts = {"job": job.id, "name": job.name, "asked_by": asked_by.actor}
     await tx.events.append(f"job.{event}", facts, now=world.clock.now())
-
-
-async def _readers(tx: Transaction, relation: RelationId) -> list[Named]:
-    """Return every object that reads the relation, directly or through others, each once."""
-    found: dict[RelationId, Named] = {}
-    frontier = [relation]
-    while frontier:
-        read = frontier.pop()
-        for reader in map(as_named, [*await tx.catalog.dependents(read), *await tx.views.reading(read)]):
-            if reader.id not in found:
-                found[reader.id] = reader
-                frontier.append(reader.id)
-    return list(found.values())
 
 
 async def _gone(world: World, relations: Collection[RelationId], graphs: Collection[GraphId]) -> None:

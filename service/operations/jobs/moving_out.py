@@ -2,11 +2,11 @@
 
 This takes two transactions. `decide` records it while the generation is abandoned, in which actors of the job may still
 write. `PartialGraphs.leave` gives the job its graph after the state store has been fenced and rolled back. No epoch is
-in flight then, so the job has read every input up to the committed epoch and follows the change log from there. What
-reads the job moves too, because it may read no epoch that the job has not committed.
+in flight then, so the job has read every input up to the committed epoch and follows the change log from there. Readers
+of the job move too, because they may read no epoch that the job has not committed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from service.domain.errors import Conflict
@@ -14,18 +14,17 @@ from service.domain.job import CREATING, Job, JobState
 from service.domain.own_graph import reading
 from service.operations.jobs import failing
 from service.operations.jobs.snapshots import is_snapshot
+from service.operations.naming import readers
 from service.ports.meta_store import Transaction
-from service.ports.records import NewJob
+from service.ports.records import CatalogEntry, NewJob
 from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.report import Failed
 
 
-async def concerned(tx: Transaction, failure: Failed | None) -> Sequence[JobId]:
+async def concerned(tx: Transaction, failure: Failed | None) -> Collection[JobId]:
     """Return the jobs whose changes took too long, and what reads them, to be locked before `decide`."""
-    found = {} if failure is None else dict.fromkeys(failure.slow)
-    for job in list(found):
-        found |= dict.fromkeys(one.id for one in await _readers(tx, job))
-    return sorted(found)
+    slow = await tx.jobs.where(ids=failure.slow) if failure is not None and failure.slow else ()
+    return {one.id for job in slow for one in (job, *await _readers(tx, job))}
 
 
 async def decide(tx: Transaction, job: JobId, reason: str, *, now: datetime) -> bool:
@@ -37,9 +36,8 @@ async def decide(tx: Transaction, job: JobId, reason: str, *, now: datetime) -> 
     if its is None or not await _is_at_rest(tx, its):
         return False
     await _leaves(tx, its, reason, now=now)
-    for reader in await _readers(tx, job):
-        why = reading([its.name])
-        assert why is not None
+    why = reading([its.name])
+    for reader in await _readers(tx, its):
         if reader.own_graph is not None or reader.state not in CREATING | {JobState.CREATED}:
             continue
         if await _is_at_rest(tx, reader) or await _begins_apart(tx, reader):
@@ -51,11 +49,17 @@ async def decide(tx: Transaction, job: JobId, reason: str, *, now: datetime) -> 
     return True
 
 
+async def staying(tx: Transaction, entries: Sequence[CatalogEntry]) -> Sequence[str]:
+    """Return the names of the relations whose jobs stay in graphs of their own."""
+    return [one.name for one in await tx.jobs.where(ids=[entry.job for entry in entries]) if one.own_graph is not None]
+
+
 async def check_reads(tx: Transaction, new: NewJob) -> None:
     """Raise Conflict if a relation that a new job reads left the database graph after the job was planned."""
-    entries = [await tx.catalog.get(one) for one in sorted(new.upstreams)]
-    jobs = await tx.jobs.where(ids=[one.job for one in entries if one is not None])
-    if new.own_graph is None and (left := [one.name for one in jobs if one.own_graph is not None]):
+    if new.own_graph is not None:
+        return
+    found = [await tx.catalog.get(one) for one in sorted(new.upstreams)]
+    if left := await staying(tx, [one for one in found if one is not None]):
         raise Conflict(f"{', '.join(left)} has just got a graph of its own: send the statement again")
 
 
@@ -77,14 +81,7 @@ async def _begins_apart(tx: Transaction, job: Job) -> bool:
     return job.state in CREATING and all(map(is_snapshot, await tx.plans.of([job.id])))
 
 
-async def _readers(tx: Transaction, job: JobId) -> Sequence[Job]:
-    """Return the jobs that read the job's relation, directly or through others."""
-    found: dict[JobId, Job] = {}
-    left = [job]
-    while left:
-        its = await tx.jobs.get(left.pop())
-        entries = [] if its is None else await tx.catalog.dependents(its.relation)
-        new = await tx.jobs.where(ids=[one.job for one in entries if one.job not in found])
-        found |= {one.id: one for one in new}
-        left += [one.id for one in new]
-    return [found[one] for one in sorted(found)]
+async def _readers(tx: Transaction, job: Job) -> Sequence[Job]:
+    """Return the jobs that read the job's relation, directly or through others, oldest first."""
+    found = await readers(tx, job.relation)
+    return await tx.jobs.where(ids=[one.entry.job for one in found if one.entry is not None])

@@ -203,7 +203,7 @@ def _unpublished(
         if may_add and not table.owned:
             yield f'only the owner of "{table.shown}" can publish it', None
         return
-    # What the publication lacks for every table is said of the publication.
+    # The item of the publication tells what it lacks for every table.
     at, named = replace(publication, lacks=()), (table.schema, table.name)
     while why := why_not_published(table, at, may_add=may_add):
         yield why, _published(at, table)

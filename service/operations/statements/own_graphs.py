@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from service.domain.own_graph import own_graph, reading
 from service.domain.parameters import SystemParameters
+from service.operations.jobs.moving_out import staying
 from service.operations.statements.staged_views import PlannedStage
 from service.operations.world import World
 from service.ports.records import THE_RELATION, NewJob, hidden_id
@@ -19,8 +20,7 @@ async def own_graph_of(
         limit = SystemParameters.of(await tx.parameters.all()).own_graph_rows
         found = [await tx.catalog.get(one) for one in sorted(new.upstreams)]
         entries = [entry for entry in found if entry is not None]
-        staying = {job.id for job in await tx.jobs.where(ids=[entry.job for entry in entries]) if job.own_graph}
-    of_others = [entry.relation.name for entry in entries if entry.job in staying]
+        of_others = await staying(tx, entries)
     if of_others:
         return reading(of_others)
     written = [(one.stage, THE_RELATION if one.output is None else hidden_id(one.output)) for one in stages]

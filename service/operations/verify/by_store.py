@@ -9,6 +9,7 @@ from service.domain.job import Job, JobState
 from service.operations.naming import named
 from service.operations.offload import parsed
 from service.operations.polling import until
+from service.operations.statements.staged_views import DESCRIBE_MS
 from service.operations.world import World
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, RequestId
@@ -18,7 +19,6 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Engine, Verified
 from service.sql.statements.views import CreateMaterializedView
 
-DESCRIBE_MS: Final = 10_000
 CAUGHT_UP: Final = timedelta(minutes=5)
 """How long a view with a graph of its own may take to come to the present epoch."""
 WAIT: Final = timedelta(minutes=10)

@@ -12,7 +12,7 @@ from service.sql.queries.nodes import parsed, printed
 
 _INTEGERS = frozenset({TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT})
 _FRACTIONS = frozenset({"SECOND", "MILLISECONDS", "MICROSECONDS", "EPOCH", "JULIAN"})
-"""What EXTRACT may show with digits behind the point, depending on the type of its value."""
+"""Fields of which EXTRACT may show digits behind the point, depending on the type of its value."""
 
 
 def scale_of(text: str, columns: Mapping[str, int]) -> int | None:

@@ -94,7 +94,7 @@ _INSTEAD: Final = {
     "alter": "create a table of the other shape, and INSERT INTO it SELECT .. FROM {name}",
     "owner": "what a caller may do is its token's role",
 }
-"""What there is in place of ALTER .. of a table or a materialized view."""
+"""The way out for each ALTER of a table or a materialized view that is not supported, by its word."""
 
 
 def _alter(cursor: Cursor) -> AlterRateLimit | AlterParallelism | ReloadTable | AddColumn:
