@@ -23,10 +23,9 @@ from service.sql.views import audit
 from tests.differential import worlds
 from tests.differential.examine import KNOWN, examine, shown
 from tests.differential.worlds import Language, draw
-from tests.support.sampling import sampled
 from workers.queries import stateless
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.soak, pytest.mark.timeout(300)]
 
 Undo = Callable[[pytest.MonkeyPatch, SparkSession], None]
 CASES: Final = 18
@@ -126,7 +125,7 @@ PLANTED: Final = MappingProxyType(
 )
 
 
-@pytest.mark.parametrize("name", sampled(PLANTED))
+@pytest.mark.parametrize("name", PLANTED)
 def test_the_generator_finds_what_a_mend_mends(
     postgres_url: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

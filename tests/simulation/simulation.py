@@ -520,6 +520,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
     before = [getattr(module, name) for module, name, _ in places]
     for module, name, value in places:
         setattr(module, name, value)
+    logged = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # A schedule takes milliseconds, and looking for garbage a fifth of them.
     gc.disable()
@@ -527,7 +528,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         yield
     finally:
         gc.enable()
-        structlog.reset_defaults()
+        structlog.configure(**logged)
         for (module, name, _), value in zip(places, before, strict=True):
             setattr(module, name, value)
 

@@ -131,7 +131,8 @@ class Tides:
 
 
 @pytest.fixture
-async def tides(tmp_path: Path) -> AsyncGenerator[Tides]:
+async def tides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Tides]:
+    monkeypatch.setattr(client_module, "TIMEOUT_SECONDS", 60.0)  # on a busy machine a pod is long validated
     clock = StillClock()
     stores, tables = FakeStores(clock.now), FakeTables(StateStore())
     world = world_of(stores, tables=tables, fences=FakeFences(tables.store), clock=clock, own_workers=True)

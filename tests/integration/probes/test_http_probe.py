@@ -158,9 +158,10 @@ def logging_as_served() -> Iterator[None]:
     """The log set up as a service does, which quietens the libraries; as it was afterwards."""
     libraries = [logging.getLogger(name) for name in ("sqlglot", "httpx", "httpcore")]
     levels = [library.level for library in libraries]
+    before = structlog.get_config()
     configure(level="debug", form="json")
     yield
-    structlog.reset_defaults()
+    structlog.configure(**before)
     for library, level in zip(libraries, levels, strict=True):
         library.setLevel(level)
 
