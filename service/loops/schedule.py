@@ -18,7 +18,7 @@ from service.loops.periodic import Pauses, run_periodically
 from service.operations import idempotency
 from service.operations.barriers import advance, leadership, recovery
 from service.operations.jobs import queue
-from service.operations.sources import upkeep
+from service.operations.sources import growing, upkeep
 from service.operations.upkeep import adaptive, launching, lookup_indexes, maintenance, read_sessions
 from service.operations.upkeep.cluster import CHANGING, STEADY, Supervision
 from service.operations.world import World
@@ -42,6 +42,8 @@ _WATCH_SESSIONS_EVERY = timedelta(seconds=5)
 _SUPERVISE_AT_MOST, _SUPERVISE_AT_LEAST = timedelta(milliseconds=200), timedelta(seconds=2)
 """The shortest and the longest wait between two checks of the workers. A worker process that ends wakes its launcher.
 """
+_GROW_EVERY = timedelta(seconds=5)
+"""How often new columns of external tables are looked for."""
 _NO_SOURCES_AT_LEAST = timedelta(seconds=10)
 """The longest wait between two checks of external databases if there are none."""
 _ADAPT_EVERY = timedelta(milliseconds=100)
@@ -88,6 +90,7 @@ class Schedule:
             run_periodically(self.watch_sessions, Pauses(_WATCH_SESSIONS_EVERY), self.stop, name="sessions"),
             run_periodically(self.tidy, Pauses(_TIDY_AT_MOST), self.stop, name="maintenance"),
             run_periodically(self.mind_sources, Pauses(timedelta(seconds=1)), self.stop, name="sources"),
+            run_periodically(self.grow_tables, Pauses(_GROW_EVERY), self.stop, name="columns"),
         ]
         if self.launcher is not None:
             loops.append(run_periodically(self.supervise, Pauses(_SUPERVISE_AT_MOST), self.stop, name="launcher"))
@@ -265,6 +268,11 @@ class Schedule:
             return
         wait = _NO_SOURCES_AT_LEAST.total_seconds()
         await self.world.signals.wait(wait, topic=Chore.MIND_SOURCES, since=heard)
+
+    async def grow_tables(self) -> None:
+        """Take up new columns of external tables."""
+        if (term := self._term()) is not None:
+            await growing.grow(self.world, term=term)
 
     async def supervise(self) -> None:
         """Start and stop worker processes, then wait until one ends or others may be wanted."""

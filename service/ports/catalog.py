@@ -34,8 +34,11 @@ class Catalog(Protocol):
         """
         ...
 
-    async def add_column(self, relation: Relation, statement: str) -> None:
-        """Store the last column of a relation, which is new, and add the statement to the relation's definition."""
+    async def add_column(self, relation: Relation, statement: str | None) -> None:
+        """Store the last column of a relation, which is new, and add the statement to the relation's definition.
+
+        Without a statement the definition stays: it names no columns.
+        """
         ...
 
     async def remove(self, relation: RelationId) -> None:

@@ -110,6 +110,8 @@ class FollowedTable:
     waiting: str | None = None
     nulled: int = 0
     """How many values were stored as NULL, because they cannot be kept."""
+    note: str | None = None
+    """Why it has not all new columns of the external table."""
 
     @property
     def external(self) -> tuple[str, str]:
@@ -195,6 +197,14 @@ class Following(Protocol):
 
     async def followed(self) -> Collection[SourceId]:
         """Return the sources with followed tables that still follow them."""
+        ...
+
+    async def lacking(self) -> Sequence[FollowedTable]:
+        """Return the tables that are to have all columns, and whose external tables have more, or that have a note."""
+        ...
+
+    async def note(self, fragment: FragmentId, note: str | None) -> None:
+        """Store why a table has not all new columns."""
         ...
 
     async def begin_reload(self, fragment: FragmentId) -> None:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraint
 
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Bigint, Count, FragmentId, SourceId
+from service.protocol.relation import Relation
 
 SPLITS_MAX: Final = 1 << 15
 """The number of a split is stored where the number of a vnode is stored, so both have the same maximum."""
@@ -176,6 +177,15 @@ class CdcScan(_Value):
     """Why the table stopped following: the change outside, and what to do. The worker applies nothing
     to it any more.
     """
+    all_columns: bool = False
+    """The table was created with all columns, so the leader adds new ones. False is unknown: before its next reload."""
+    note: str | None = None
+    """Why the table has not all new columns of the external one. For users only."""
+
+    def carried(self, relation: Relation) -> Relation:
+        """Return the relation without columns that were added for a reload that has not begun. They are NULL."""
+        names = {self.timestamp, *(column.name for column in self.columns)}
+        return relation.model_copy(update={"columns": tuple(one for one in relation.columns if one.name in names)})
 
 
 class CdcTableReport(_Value):

@@ -8,6 +8,7 @@ from service.protocol.cdc import CdcScan
 from service.protocol.first_fault import first_fault
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
 from service.protocol.plan import ActorPlan, JobPlan
+from service.protocol.relation import Relation
 
 RATE_LIMIT_MAX: Final = 2_147_483_647
 """A limit is a Postgres integer, as in RisingWave; no worker reads faster."""
@@ -91,6 +92,8 @@ class Reload(_Mutation):
 
     type: Literal["reload"] = "reload"
     fragments: dict[Annotated[FragmentId, _ID], CdcScan]
+    relations: dict[Annotated[FragmentId, _ID], Relation] = Field(default={})
+    """The tables with all of their columns. A reload may add some. One that is not named stays as it was."""
 
 
 _Any = Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop | Update | Reload

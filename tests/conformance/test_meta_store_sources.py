@@ -13,7 +13,18 @@ from service.domain.source import Retention
 from service.ports.meta_store import Stores
 from service.ports.records import NewJob, NewSourceScan
 from service.ports.source_records import Leftover, Measured, NewSource, Password, Source
-from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split, Sweep
+from service.protocol.cdc import (
+    CdcColumn,
+    CdcScan,
+    CdcSource,
+    CdcTableReport,
+    ExternalColumn,
+    Published,
+    Shape,
+    SourceReport,
+    Split,
+    Sweep,
+)
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.report import ActorReport
@@ -219,6 +230,41 @@ async def test_f6_a_reload_begins_a_history_anew(stores: Stores) -> None:
     assert (cdc.sweep, cdc.reloaded_at, cdc.nulled) == (Sweep(after=("0", "5")), 7, 3)
     assert [actor.positions for actor in plan.source_scan.actors] == [()]
     assert (progress.rows, progress.finished) == (0, False)
+
+
+async def test_f6_a_table_that_lacks_columns_of_the_external_one_is_found(stores: Stores) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        for name in ("t", "u"):
+            await add_created(tx, new_follower(source, name))
+    fragment, scan = await plan_of(stores, "t")
+    other, named = await plan_of(stores, "u")
+    one = ExternalColumn(number=1, name="c", type="bigint", version="1", collation="0", sent=True)
+    there = (one, *(one.model_copy(update={"number": n, "name": f"c{n}"}) for n in range(len(scan.columns))))
+    shape = Shape(digest="d", storage="s", columns=there[1:])
+    place = Published(system=None, table="1", publication="1", entries=(), shape=shape)
+
+    async def lacking() -> list[tuple[FragmentId, str | None]]:
+        async with stores.begin() as tx:
+            return [(table.fragment, table.note) for table in await tx.following.lacking()]
+
+    async with stores.begin() as tx:
+        await tx.following.reload({fragment: scan.model_copy(update={"all_columns": True})})
+    assert await lacking() == []
+    more = place.model_copy(update={"shape": shape.model_copy(update={"columns": there})})
+    for now, expected in ((place, []), (more, [(fragment, None)])):
+        told = tuple(CdcTableReport(fragment=id_, published=now) for id_ in (fragment, other))
+        async with stores.begin() as tx:
+            await tx.following.record([SourceReport(source=source.id, offset="0/30", tables=told)], now=NOW)
+        assert await lacking() == expected
+    async with stores.begin() as tx:
+        await tx.following.note(fragment, "why\0")
+        await tx.following.record([SourceReport(source=source.id, offset="0/40", tables=told[:1])], now=NOW)
+    assert [len(note or "") >= 3 for _, note in await lacking()] == [True]
+    async with stores.begin() as tx:
+        await tx.following.reload({other: named})
+        await tx.following.note(fragment, None)
+    assert await lacking() == [(fragment, None)]
 
 
 async def test_what_is_new_is_told_once(stores: Stores) -> None:

@@ -92,9 +92,10 @@ class FakeCatalog:
     async def hold(self, wanted: Collection[RelationId]) -> None:
         """Transactions in memory come one after the other."""
 
-    async def add_column(self, relation: Relation, statement: str) -> None:
+    async def add_column(self, relation: Relation, statement: str | None) -> None:
         row = self.tables.relations[relation.id]
-        wider = replace(row, relation=relation, definition=f"{row.definition};\n{statement}")
+        added = "" if statement is None else f";\n{statement}"
+        wider = replace(row, relation=relation, definition=f"{row.definition}{added}")
         self.tables.relations.put(relation.id, wider)
 
     async def remove(self, relation: RelationId) -> None:

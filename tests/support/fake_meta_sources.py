@@ -187,6 +187,11 @@ def _followers(tables: Tables, source: SourceId | None) -> list[tuple[FragmentRo
     ]
 
 
+def _columns_there(cdc: CdcScan) -> int:
+    shape = None if cdc.published is None else cdc.published.shape
+    return 0 if shape is None else len(shape.columns)
+
+
 def _stand(tables: Tables, row: SourceRow, standing: Standing) -> None:
     tables.sources.put(row.source.id, replace(row, source=replace(row.source, standing=standing)))
 
@@ -197,6 +202,19 @@ class FakeFollowing:
 
     async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
         return [self._followed(row, cdc) for row, cdc in _followers(self.tables_, source)]
+
+    async def lacking(self) -> Sequence[FollowedTable]:
+        return [
+            self._followed(row, cdc)
+            for row, cdc in _followers(self.tables_, None)
+            if cdc.all_columns and (cdc.note is not None or _columns_there(cdc) > len(cdc.columns))
+        ]
+
+    async def note(self, fragment: FragmentId, note: str | None) -> None:
+        row = self.tables_.fragments[fragment]
+        assert row.cdc is not None
+        told = None if note is None else printable(note)
+        self.tables_.fragments.put(fragment, replace(row, cdc=row.cdc.model_copy(update={"note": told})))
 
     async def followed(self) -> Collection[SourceId]:
         return {cdc.source.id for _, cdc in _followers(self.tables_, None)}
@@ -268,6 +286,7 @@ class FakeFollowing:
             broken_since=row.broken_since,
             waiting=row.source_waiting,
             nulled=cdc.nulled,
+            note=cdc.note,
         )
 
     def _store(self, row: SourceRow, report: SourceReport, now: datetime) -> None:

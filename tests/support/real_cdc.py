@@ -167,7 +167,7 @@ class External:
                 self.admin.execute(f"alter table {name} replica identity {table.identity}".encode())
             last = table.columns[-1][0]
             self.admin.execute(f"alter table {table.name} alter {last} set storage external".encode())
-        self.types = {table.name: self._types(table.name) for table in tables}
+        self.types = {table.name: self.types_of(table.name) for table in tables}
 
     def open_slot(self) -> str:
         """Publication first, then the slot, which waits for every transaction that runs; return where it begins."""
@@ -180,7 +180,7 @@ class External:
         assert found is not None
         return str(found[0])
 
-    def _types(self, table: str) -> dict[str, str]:
+    def types_of(self, table: str) -> dict[str, str]:
         """The full types of a table's columns, as the service asks for them."""
         self.admin.execute("set search_path = pg_catalog")
         asked = (
@@ -588,10 +588,7 @@ class CdcWorld:
             source=source,
             external_schema="public",
             external_table=table.name,
-            columns=tuple(
-                CdcColumn(name=name, external=name, type=self.external.types[table.name][name])
-                for name, _ in table.columns
-            ),
+            columns=self._columns(table),
             split_column=table.columns[0][0],
             splits=table.splits,
             readable_after=self.readable_after,
@@ -602,6 +599,10 @@ class CdcWorld:
             published=self.places[table.name],
             broken=self.broken.get(table.fragment),
         )
+
+    def _columns(self, table: Followed) -> tuple[CdcColumn, ...]:
+        types = self.external.types[table.name]
+        return tuple(CdcColumn(name=name, external=name, type=types[name]) for name, _ in table.columns)
 
     def rescaled(self, actors: int) -> Update:
         plans = {
@@ -618,10 +619,13 @@ class CdcWorld:
         found = self.external.admin.execute("select pg_current_xact_id()::text::bigint").fetchone()
         assert found is not None
         place = self.external.places()[table.name]
+        self.external.types[table.name] = self.external.types_of(table.name)
         new = {"published": place, "sweep": Sweep(), "reloaded_at": place.end, "readable_after": found[0]}
+        new |= {"columns": self._columns(table)}
         self.places[table.name] = place
         self.reloads[table.fragment] = self.scan(table).model_copy(update={**new, "broken": None, "nulled": 0})
-        return Reload(fragments={table.fragment: self.reloads[table.fragment]})
+        scans, relations = {table.fragment: self.reloads[table.fragment]}, {table.fragment: table.relation}
+        return Reload(fragments=scans, relations=relations)
 
     def throttled(self, limit: int | None) -> Throttle:
         return Throttle(fragments={table.fragment: limit for table in self.external.tables.values()})

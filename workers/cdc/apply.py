@@ -319,7 +319,8 @@ def _base_rows(rows: Mapping[Key, Lacking]) -> Iterable[bytes]:
 
 
 def _beside(relation: Relation) -> str:
-    return f"pg_temp.cdc_{relation.id}"
+    # The number of columns is part of the name, because the session keeps the table, and a reload may add columns.
+    return f"pg_temp.cdc_{relation.id}_{len(relation.columns)}"
 
 
 def _bases(relation: Relation) -> str:

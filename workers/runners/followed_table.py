@@ -84,6 +84,7 @@ class FollowedTable(HistoryScan):
         """Apply a mutation if it names this fragment."""
         super().mutate(mutation, now)
         if isinstance(mutation, Reload) and self.state.id in mutation.fragments:
+            self.target = mutation.relations.get(self.state.id, self.target)
             self._reload(mutation.fragments[self.state.id])
 
     def _reload(self, scan: CdcScan) -> None:

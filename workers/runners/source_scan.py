@@ -123,7 +123,7 @@ class SourceScans:
         """Follow one more table."""
         self.tables[fragment.id] = FollowedTable(
             job.id,
-            job.relation,
+            fragment.cdc.carried(job.relation),
             ScanState.of(fragment, now=now),
             # The page size starts at the minimum, and grows if the first pages are fast.
             min(fragment.cdc.batch_rows, PAGE_ROWS_MIN),

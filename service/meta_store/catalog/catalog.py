@@ -72,10 +72,11 @@ class PostgresCatalog(OnConnection):
         fragments = select(fragment.c.id).where(fragment.c.job.in_(jobs))
         await self._connection.execute(fragments.order_by(fragment.c.id).with_for_update(key_share=True))
 
-    async def add_column(self, relation: Relation, statement: str) -> None:
-        told = relations.c.definition.concat(f";\n{statement}")
-        altered = update(relations).where(relations.c.id == relation.id).values(definition=told)
-        await self._connection.execute(altered)
+    async def add_column(self, relation: Relation, statement: str | None) -> None:
+        if statement is not None:
+            told = relations.c.definition.concat(f";\n{statement}")
+            altered = update(relations).where(relations.c.id == relation.id).values(definition=told)
+            await self._connection.execute(altered)
         await store_columns(self._connection, relation.id, relation, since=len(relation.columns) - 1)
 
     async def remove(self, relation: RelationId) -> None:

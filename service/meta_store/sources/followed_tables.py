@@ -25,6 +25,11 @@ from service.protocol.plan import PositionState
 
 _SCHEMA: Final = fragment.c.cdc["external_schema"].astext
 _TABLE: Final = fragment.c.cdc["external_table"].astext
+_NOTE: Final = fragment.c.cdc["note"].astext
+_MORE: Final = func.jsonb_array_length(fragment.c.cdc["published"]["shape"]["columns"]) > func.jsonb_array_length(
+    fragment.c.cdc["columns"]
+)
+"""The external table has more columns than are followed. Unknown columns (NULL) are no more."""
 _AT_ONCE: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Due on every clock, whichever service compares it."""
 
@@ -40,6 +45,13 @@ class PostgresFollowing(OnConnection):
         """Cheap, because it is called every second: it does not count completed splits, as `tables` does."""
         found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
         return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
+
+    async def lacking(self) -> Sequence[FollowedTable]:
+        found = _TABLES.where(fragment.c.cdc.contains({"all_columns": True}), or_(_MORE, _NOTE.is_not(None)))
+        return [_followed(row) for row in await self._connection.execute(found.order_by(fragment.c.id))]
+
+    async def note(self, fragment: FragmentId, note: str | None) -> None:
+        await self._keep(fragment, {"note": None if note is None else printable(note)})
 
     async def begin_reload(self, fragment: FragmentId) -> None:
         await self._connection.execute(update(actor).where(actor.c.fragment == fragment).values(rows=0))
@@ -296,6 +308,7 @@ _TABLES: Final[Select[*tuple[Any, ...]]] = (
         fragment.c.broken_since,
         fragment.c.source_waiting,
         func.coalesce(fragment.c.cdc["nulled"].as_integer(), 0).label("nulled"),
+        _NOTE.label("note"),
     )
     .join(job, job.c.id == fragment.c.job)
     .join(relations, relations.c.id == job.c.relation)
@@ -322,6 +335,7 @@ def _followed(row: Row[*tuple[Any, ...]]) -> FollowedTable:
         broken_since=row.broken_since,
         waiting=row.source_waiting,
         nulled=row.nulled,
+        note=row.note,
     )
 
 

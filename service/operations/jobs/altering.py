@@ -1,12 +1,13 @@
-"""Add a column to a table that users fill.
+"""Add columns to a stored table: one of a statement to a table that users fill, or those of an external table.
 
 The state store gets the column first, then the catalog. If the service dies in between, users see a column that the
 catalog lacks, and the same statement continues. Jobs that read the table do not notice: they name what they read.
 Statements that users have sent before run with the columns that the table has then.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from service.domain.errors import Conflict, InUse, Invalid, NotFound
 from service.operations.naming import as_named
@@ -17,10 +18,13 @@ from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
+from service.protocol.columns import Column
 from service.protocol.plan import DmlPlan
 from service.protocol.relation import Relation, RelationKind
 from service.sql.statements.logical_views import CreateView, selects_all
 from service.sql.statements.tables import AddColumn
+
+T = TypeVar("T")
 
 IN_USE_WAIT: Final = timedelta(seconds=30)
 """How long a statement waits for sessions that use the table."""
@@ -28,20 +32,48 @@ IN_USE_WAIT: Final = timedelta(seconds=30)
 
 async def add_column(world: World, statement: AddColumn, text: str, *, asked_by: Asker) -> tuple[str, ...]:
     """Add the column and return notices. Raises NotFound, Invalid, and Conflict if the table stays in use."""
+    return await patiently(world, statement.name, lambda: _added(world, statement, text, asked_by=asked_by))
+
+
+async def patiently(world: World, table: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of `attempt`, tried again while sessions use the table. Raises Conflict if they go on."""
     users = ""
 
-    async def look() -> tuple[str, ...] | None:
+    async def look() -> tuple[T] | None:
         nonlocal users
         try:
-            return await _added(world, statement, text, asked_by=asked_by)
+            return (await attempt(),)
         except InUse as error:
             users = error.message
             return None
 
-    notices = await until(world, look, limit=IN_USE_WAIT)
-    if notices is None:
-        raise Conflict(f'table "{statement.name}" is in use by {users}')
-    return notices
+    found = await until(world, look, limit=IN_USE_WAIT)
+    if found is None:
+        raise Conflict(f'table "{table}" is in use by {users}')
+    return found[0]
+
+
+async def widened(
+    world: World, tx: Transaction, relation: Relation, columns: Sequence[Column], text: str | None, *, asked_by: Asker
+) -> Relation:
+    """Add columns to a table whose job is locked, and return it. Raises InUse, Invalid and Conflict."""
+    for column in columns:
+        relation = relation.model_copy(update={"columns": (*relation.columns, column)})
+        await world.tables.add_column(relation)
+        await tx.catalog.add_column(relation, text)
+        facts = {"name": relation.name, "column": column.name, "asked_by": asked_by.actor}
+        await tx.events.append("relation.altered", facts, now=world.clock.now())
+    return relation
+
+
+async def star_view(world: World, tx: Transaction, relation: Relation) -> str | None:
+    """Return a logical view that names the table's columns by a star: views of that view would have a new column."""
+    for view in await tx.views.reading(relation.id):
+        statement = await parsed(world.parsers, view.definition)
+        assert isinstance(statement, CreateView), view
+        if selects_all(statement):
+            return view.name
+    return None
 
 
 @retried
@@ -53,12 +85,10 @@ async def _added(world: World, statement: AddColumn, text: str, *, asked_by: Ask
             if statement.if_not_exists:
                 return (f'column "{column.name}" of relation "{name}" already exists, skipping',)
             raise Invalid(f'column "{column.name}" of relation "{name}" already exists')
-        await _check_views(world, tx, relation)
-        wider = relation.model_copy(update={"columns": (*relation.columns, column)})
-        await world.tables.add_column(wider)
-        await tx.catalog.add_column(wider, text)
-        facts = {"name": name, "column": column.name, "asked_by": asked_by.actor}
-        await tx.events.append("relation.altered", facts, now=world.clock.now())
+        if (view := await star_view(world, tx, relation)) is not None:
+            message = f'view "{view}" selects *, and would not show the column: name its columns, or DROP it first'
+            raise Invalid(message)
+        await widened(world, tx, relation, [column], text, asked_by=asked_by)
     return ()
 
 
@@ -84,13 +114,3 @@ async def _check_filled(tx: Transaction, entry: CatalogEntry) -> None:
         whose = "follows a table of a source" if entry.follows else "is filled by its connector"
         message = f'cannot add a column to "{entry.relation.name}", which {whose}: CREATE another table with the column'
         raise Invalid(message)
-
-
-async def _check_views(world: World, tx: Transaction, relation: Relation) -> None:
-    """Raise Invalid if a logical view names its columns by a star: views of that view would have the new one."""
-    for view in await tx.views.reading(relation.id):
-        statement = await parsed(world.parsers, view.definition)
-        assert isinstance(statement, CreateView), view
-        if selects_all(statement):
-            message = f'view "{view.name}" selects *, and would not show the column: name its columns, or DROP it first'
-            raise Invalid(message)

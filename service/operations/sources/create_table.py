@@ -197,6 +197,7 @@ async def _published(
         timestamp=statement.timestamp,
         published=published,
         unkeepable=statement.unkeepable,
+        all_columns=statement.columns is None,
     )
 
 

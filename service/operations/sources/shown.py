@@ -16,7 +16,8 @@ from service.protocol.ids import JobId, SourceId
 @dataclass(frozen=True, slots=True)
 class SourceTableView:
     """A followed table. `state` is `backfilling`, `following`, `waiting` or `broken`. `broken` is permanent. `reason`
-    then says what to do. `values_nulled` counts the values that were stored as NULL since the history began.
+    then says what to do. `values_nulled` counts the values that were stored as NULL since the history began. `note`
+    says why the table has not all new columns of the external one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class SourceTableView:
     splits: int
     splits_completed: int
     values_nulled: int
+    note: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ def _followed(table: FollowedTable, source_waiting: str | None) -> SourceTableVi
         splits=table.splits,
         splits_completed=table.splits if table.finished else table.splits_completed,
         values_nulled=table.nulled,
+        note=table.note,
     )
 
 
