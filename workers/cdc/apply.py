@@ -195,10 +195,13 @@ def is_refusal(error: psycopg.Error) -> bool:
     return error.sqlstate is not None and error.sqlstate.startswith(REFUSED)
 
 
-def way_out(error: psycopg.Error) -> str:
+def way_out(error: psycopg.Error, relation: Relation) -> str:
     """Return what a user can do about a value that the table's type does not have. Empty for other refusals."""
     if error.sqlstate != _NOT_KEPT:
         return ""
+    if any(part.name == error.diag.column_name for part in relation.key):
+        # A key column can be neither text in another order nor NULL.
+        return "; change the value there"
     other = "CREATE the table with this column as text, or with unkeepable.handling.mode = 'null'"
     return f"; change the value there, or {other}"
 

@@ -267,7 +267,7 @@ class _Epoch:
                 raise
             found = self.writing.find_refused(relation, folded, self.curr, nulls=table.nulls)
             key, cause = ("", error) if found is None else (f" at {_keyed(table, found[0])}", found[1])
-            table.breaks(f"{reason_of(cause)}{key}{way_out(cause)}")
+            table.breaks(f"{reason_of(cause)}{key}{way_out(cause, relation)}")
             return
         table.made, table.ended = table.made + written.made, table.ended + written.ended
         table.changes += changes

@@ -239,7 +239,7 @@ class _Copying:
             if not is_refusal(error):
                 raise
             # The store may report a refused row only at the end of the COPY, so any page may have it.
-            raise _RefusedError(reason_of(error), self.asked, way_out(error)) from error
+            raise _RefusedError(reason_of(error), self.asked, way_out(error, self.copied.table.relation)) from error
         return rows
 
     def _page(self, external: Patient, write: Callable[[bytes], None], block: Block, size: PageSize) -> _Page:

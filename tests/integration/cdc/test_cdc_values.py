@@ -184,6 +184,7 @@ NULLED = Followed(
     unkeepable="null",
 )
 DAYS = Followed(26, "days", (("d", "date"), ("t", "text")), 1, unkeepable="null")
+PRICES = Followed(27, "prices", (("d", "numeric(6,2)"), ("t", "text")), 1, unkeepable="null")
 
 
 async def test_f6_values_that_cannot_be_kept_are_stored_as_null_and_counted(started: Started) -> None:
@@ -233,6 +234,20 @@ async def test_f6_a_value_of_the_key_is_not_stored_as_null(started: Started) -> 
         world.external.admin.execute("insert into days values ('infinity', 'x')")
         await world.epoch(world.throttled(None), interval_ms=50)
         assert "at (d)=(infinity)" in world.broken[DAYS.fragment]
+
+
+@pytest.mark.parametrize("when", ["history", "change"])
+async def test_f6_the_reason_for_a_value_of_the_key_has_no_advice_for_other_columns(
+    started: Started, when: str
+) -> None:
+    async with started(PRICES) as world:
+        world.model = False
+        if when == "change":
+            await finish(world)
+        world.external.admin.execute("insert into prices values ('NaN', 'x')")
+        await world.epoch(world.throttled(None), interval_ms=50)
+        reason = world.broken[PRICES.fragment]
+        assert "at (d)=(NaN); change the value there: ALTER TABLE prices RELOAD" in reason
 
 
 @pytest.mark.parametrize("when", ["history", "change"])
