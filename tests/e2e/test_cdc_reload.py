@@ -51,6 +51,37 @@ def test_f6_views_follow_a_table_that_is_read_again(service: Service, external: 
     assert sorted(service.sql("SELECT k, t FROM long")) == sorted(service.sql("SELECT k, t FROM r WHERE v > 2000"))
 
 
+def test_f6_a_new_column_is_taken_up_by_itself(service: Service, external: External) -> None:
+    external.run(
+        "create table r (k int primary key, v bigint)", "insert into r select g, g from generate_series(1, 500) g"
+    )
+    service.run(source(external))
+    service.run("CREATE TABLE r (*) FROM pg TABLE 'r'")
+    until_backfilled(service, "r")
+    service.run("CREATE MATERIALIZED VIEW old AS SELECT * FROM r WHERE v > 400")
+    external.run(
+        "begin; alter table r add column c int; update r set c = 1, v = 1000 where k = 7; commit",
+        "alter table r add column d text not null default 'given'",
+        "insert into r values (501, 501, 2, 'own')",
+    )
+
+    def rows(columns: str) -> bool:
+        expected = [list(row) for row in external.rows(f"select {columns} from r order by k")]
+        return [list(row) for row in service.sql(f"SELECT {columns} FROM r ORDER BY k")] == expected
+
+    until(lambda: rows("k, v"), what="the known columns, at once")
+    until(lambda: len(service.sql("SELECT * FROM r WHERE k = 1")[0]) == 4, what="the new columns")
+    external.run("update r set c = 3 where k = 8")
+    until(lambda: rows("k, v, c, d"), what="all values")
+    until(lambda: _state(service) == "following", what="the table follows again")
+    service.run("CREATE MATERIALIZED VIEW new AS SELECT c, count(*) AS n FROM r GROUP BY c")
+    assert sorted(service.sql("SELECT n FROM new")) == [[1], [1], [1], [498]]
+    assert len(service.sql("SELECT * FROM old WHERE k = 7")[0]) == 2
+    external.run("update r set c = 3 where k = 9")
+    until(lambda: rows("k, v, c, d"), what="what is changed afterwards")
+    assert service.get("/v1/sources/pg")["tables"][0]["note"] is None
+
+
 def _state(service: Service) -> str:
     (found,) = service.get("/v1/sources/pg")["tables"]
     return str(found["state"])
