@@ -324,7 +324,8 @@ class _Epoch:
         types = self.session.types(sent.columns)
         kept: list[Picked] = []
         for table, same in mine:
-            if table.table.scan.reloaded_at > self.reader.at and undecodable(table.table, sent, types) is not None:
+            outdated = undecodable(table.table, sent, types) is not None or has_other_names(table, sent)
+            if outdated and table.table.scan.reloaded_at > self.reader.commit:
                 # The pages show this transaction, which is older than the reload.
                 continue
             renamed = f"it was renamed to {sent.schema}.{sent.name}, if only for some time"

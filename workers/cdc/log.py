@@ -101,8 +101,8 @@ def picked(table: ExternalTable, fragment: FragmentId, sent: TableSent) -> Picke
 class LogReader:
     """Reads the log from an offset on.
 
-    `describe` is called with each table description, and returns a `Picked` for each followed table that needs its
-    rows. `enough` is called after each commit, and returns whether to stop there.
+    `describe` is called with a table description at the first change that needs it, and returns a `Picked` for each
+    followed table that needs its rows. `enough` is called after each commit, and returns whether to stop there.
     """
 
     at: int
@@ -115,8 +115,15 @@ class LogReader:
     changes: int = 0
     committed_at: int | None = None
     """The time of the last commit, in microseconds since 1970."""
+    commit: int = 0
+    """The LSN of the commit of the transaction that is being read."""
     too_large: dict[FragmentId, Key] = field(default_factory=dict[FragmentId, Key])
     """The keys of rows above a size limit. An empty key is unknown."""
+    _sent: dict[int, TableSent] = field(default_factory=dict[int, TableSent])
+    """The table descriptions that no change has needed yet.
+
+    They may be those of a transaction before the offset, which is skipped, and be outdated there.
+    """
     _tables: dict[int, Sequence[Picked]] = field(default_factory=dict[int, Sequence[Picked]])
     _pending: dict[FragmentId, list[Change]] = field(default_factory=dict[FragmentId, list[Change]])
     _xid: int = 0
@@ -126,7 +133,7 @@ class LogReader:
     def read(self, messages: Iterable[bytes]) -> Iterator[Part | Truncated]:
         """Read the slot's messages, which may begin before the offset."""
         # Every request for the log describes its tables again.
-        self._tables = {}
+        self._sent, self._tables = {}, {}
         skipping, count, size = True, 0, 0
         for message in messages:
             kind = message[0]
@@ -169,13 +176,14 @@ class LogReader:
         assert isinstance(begin, Begin)
         if begin.lsn < self.at:
             return True
+        self.commit = begin.lsn
         self._xid, self._stamp = self.now.full(begin.xid), _stamp(begin.committed_at)
         return False
 
     def _note(self, event: Event, *, skipping: bool) -> bool:
         """Return whether the event ends a transaction that was read, not skipped."""
         if isinstance(event, TableSent):
-            self._tables[event.oid] = self.describe(event)
+            self._sent[event.oid] = event
         if not isinstance(event, Commit) or skipping:
             return False
         self.at, self.committed_at = event.end, event.committed_at
@@ -186,10 +194,15 @@ class LogReader:
     def _truncated(self, event: Event) -> Truncated:
         assert isinstance(event, Truncate)
         self.changes += 1
-        return Truncated(tuple(one.fragment for oid in event.oids for one in self._tables.get(oid, ())))
+        return Truncated(tuple(one.fragment for oid in event.oids for one in self._needing(oid)))
+
+    def _needing(self, oid: int) -> Sequence[Picked]:
+        if (sent := self._sent.pop(oid, None)) is not None:
+            self._tables[oid] = self.describe(sent)
+        return self._tables.get(oid, ())
 
     def _row(self, message: bytes) -> None:
-        tables = self._tables.get(oid_of(message))
+        tables = self._needing(oid_of(message))
         if not tables:
             return
         self.changes += 1

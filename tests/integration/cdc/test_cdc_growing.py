@@ -79,3 +79,21 @@ async def test_f6_a_new_column_loses_no_value(started: Started, table: Followed,
         await world.epoch()
         there, outside = await both(world, wide)
         assert there == outside
+
+
+async def test_f6_a_shape_from_before_the_offset_breaks_nothing(started: Started) -> None:
+    """A slot that is confirmed later describes the table again as it was before the offset."""
+    async with started(NUMBERS, rows=9) as world:
+        world.model = False
+        await finish(world)
+        execute(world, "begin; alter table numbers add column c int; update numbers set c = 1 where id = 1; commit")
+        await world.epoch()
+        execute(world, "alter table numbers add column d text not null default 'given'")
+        execute(world, "create table other (id int)", "insert into other values (1)")
+        await world.epoch()
+        await world.epoch()
+        execute(world, "update numbers set c = 3, n = 77 where id = 2")
+        await world.epoch()
+        assert world.broken == {}
+        there, outside = await both(world, NUMBERS)
+        assert there == outside
