@@ -72,9 +72,10 @@ async def test_f6_a_new_column_loses_no_value(started: Started, table: Followed,
         there, outside = await both(world, wide)
         assert there == outside
         assert world.keys[wide.relation.id] == len(there)
-        # A row without a value of the new column, and that was not changed, has no new version.
+        # A row without a value of the new column, and that was not changed, has no new version. Row 50 has one if its
+        # page was read before its value was taken away.
         made = f"select id from state.t_{table.number} where _from > {before} and _to = 9223372036854775807"
-        assert sorted(int(str(row[0])) for row in await world.store.rows(made)) == [1, 2, 4, 6, 50, 60]
+        assert {int(str(row[0])) for row in await world.store.rows(made)} - {50} == {1, 2, 4, 6, 60}
         execute(world, f"insert into {name} (id, n, t, c) values (99, 9, 'after', 9)")
         await world.epoch()
         there, outside = await both(world, wide)
