@@ -30,7 +30,12 @@ def benchmark() -> Iterator[Service]:
 
 
 @pytest.mark.parametrize(
-    "queries", [pytest.param(tpch_at(SCALE), marks=pytest.mark.soak), nexmark_of(BIDS)], ids=["tpch", "nexmark"]
+    "queries",
+    [
+        pytest.param(tpch_at(SCALE), id="tpch", marks=pytest.mark.soak),
+        pytest.param(nexmark_of(BIDS), id="nexmark", marks=pytest.mark.soak),
+        pytest.param(nexmark_of(BIDS, share=3), id="nexmark-third"),
+    ],
 )
 def test_i1_i3_i12_all_queries_are_followed_through_kills(benchmark: Service, queries: Benchmark) -> None:
     followed = Followed(benchmark, queries, ENGINE)

@@ -72,7 +72,7 @@ def free(order: Order, scans: dict[int, int], finished: set[int]) -> set[int]:
     return scans.keys() - awaited(order, recorded).keys()
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(jobs(), st.data())
 def test_it_lets_read_what_the_reference_lets_read(job: tuple[Order, dict[int, int]], data: st.DataObject) -> None:
     order, scans = job
@@ -85,7 +85,7 @@ def test_it_lets_read_what_the_reference_lets_read(job: tuple[Order, dict[int, i
     assert free(order, scans, finished) == scans.keys()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(jobs(), st.data())
 def test_it_never_stops_and_keeps_the_order(job: tuple[Order, dict[int, int]], data: st.DataObject) -> None:
     """Only what may read finishes: then each relation begins after all before it, and all of them end."""

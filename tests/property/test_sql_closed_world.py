@@ -98,7 +98,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(TEXTS)
 @example("create materialized view m as select a.5 as x from t")
 @example("create materialized view m as select j -> from t")
@@ -134,7 +134,7 @@ CASES = st.sampled_from([str.lower, str.upper, str.title])
 ARGUMENTS = st.lists(st.sampled_from(["a", "b", "'x'", "1", "null", "t.b", "*"]), max_size=3).map(", ".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(NAMES, GAPS, CASES, ARGUMENTS, st.booleans())
 @example("rlike", "", str.lower, "a", False)
 @example("regexp", " ", str.upper, "a", False)
@@ -147,7 +147,7 @@ def test_a_function_outside_the_allow_list_never_passes(
         assert query is None, query
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(alphabet=st.sampled_from(list("'\"\\`$ {}a-*/;()\nné🐎%_!")), max_size=12))
 def test_a_literal_stays_one_literal(text: str) -> None:
     written = "'" + text.replace("'", "''") + "'"

@@ -48,11 +48,11 @@ def tpch_at(scale: float) -> Benchmark:
     )
 
 
-def nexmark_of(bids: int) -> Benchmark:
-    """Nexmark with so many bids."""
+def nexmark_of(bids: int, *, share: int = 1) -> Benchmark:
+    """Nexmark with so many bids, and one of so many of its queries."""
     return Benchmark(
         queries_nexmark.TABLES.values(),
-        queries_nexmark.QUERIES,
+        dict(list(queries_nexmark.QUERIES.items())[::share]),
         lambda: nexmark.filled(bids),
         lambda random: nexmark.changed(random, bids),
     )

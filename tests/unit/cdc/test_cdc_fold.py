@@ -124,7 +124,7 @@ NUMBER = st.integers(0, KEYS - 1)
 STEP = st.tuples(st.sampled_from(("insert", "insert", "delete", "long", "short", "move", "move")), NUMBER, NUMBER)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=400)
 @given(
     before=st.lists(STEP, max_size=10),
     steps=st.lists(STEP, max_size=25),

@@ -250,7 +250,7 @@ VIEWS = st.builds(
 )
 
 
-@settings(max_examples=1000, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(VIEWS)
 def test_what_holds_for_every_view(view: GraphView) -> None:
     view = replace(view, leaving=view.leaving & view.alive)
@@ -419,7 +419,7 @@ FAULTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True, deadline=None)
 @given(st.lists(FAULTS, max_size=60), st.integers(1, 3), st.booleans())
 def test_epochs_go_on_once_faults_end(faults: list[str], frequency: int, fresh: bool) -> None:
     """Safety at every step; and liveness: three more epochs are committed and shown, each greater than the last."""
