@@ -12,7 +12,7 @@ name in schema public, or a view over one of tidefill's views.
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from service.domain.fan_out import Statistics
 from service.domain.quotas import Bound
@@ -179,6 +179,10 @@ class QueryResult:
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Any, ...], ...]
     truncated: bool
+
+
+DESCRIBE_MS: Final = 10_000
+"""The timeout of a description (`Reader.describe`). Postgres only plans the query."""
 
 
 class Reader(Protocol):

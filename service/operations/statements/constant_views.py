@@ -5,9 +5,10 @@ from typing import Final
 from service.domain.errors import Invalid, TooLarge
 from service.domain.quotas import Bound
 from service.operations.offload import beside
-from service.operations.statements.staged_views import DESCRIBE_MS, columns_of
+from service.operations.statements.staged_views import columns_of
 from service.operations.world import World
 from service.ports.records import NewJob, NewSplitScan
+from service.ports.state_store import DESCRIBE_MS
 from service.protocol import constant
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.relation import KEY_PREFIX, VNODE_COUNT_DEFAULT, Relation, RelationKind

@@ -6,7 +6,6 @@ types each of them from a SELECT over typed NULLs. Nothing is read. Next: `servi
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from service.domain.errors import Invalid
 from service.domain.order import Order
@@ -16,6 +15,7 @@ from service.operations.offload import beside_views
 from service.operations.statements.logical_views import described
 from service.operations.world import World
 from service.ports.records import THE_RELATION, NewFragment, NewOperator, NewTableScan, hidden_id
+from service.ports.state_store import DESCRIBE_MS
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
@@ -31,9 +31,6 @@ from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import CYCLE, Edges, acyclic, bind_order
 from service.sql.views.bind import SCANS_MAX
 from service.sql.views.explain_stages import WHY_STORE
-
-DESCRIBE_MS: Final = 10_000
-"""The timeout of a description. Postgres only plans the query."""
 
 
 @dataclass(frozen=True, slots=True)

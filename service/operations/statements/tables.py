@@ -10,8 +10,8 @@ from service.operations.jobs import altering, lifecycle
 from service.operations.sources import create_table
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
-from service.operations.statements.staged_views import DESCRIBE_MS
 from service.ports.records import NewJob, NewSplitScan
+from service.ports.state_store import DESCRIBE_MS
 from service.protocol.columns import Column
 from service.protocol.plan import Connector
 from service.protocol.relation import Relation, RelationKind

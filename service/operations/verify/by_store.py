@@ -9,8 +9,8 @@ from service.domain.job import Job, JobState
 from service.operations.naming import named
 from service.operations.offload import parsed
 from service.operations.polling import until
-from service.operations.statements.staged_views import DESCRIBE_MS
 from service.operations.world import World
+from service.ports.state_store import DESCRIBE_MS
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, RequestId
 from service.protocol.plan import JobPlan
