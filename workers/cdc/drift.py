@@ -90,7 +90,8 @@ def named_otherwise(sent: Sequence[str], before: Shape, now: Shape) -> bool:
 
 def _gone(was: ExternalColumn, found: ExternalColumn | None, now: Shape) -> str:
     what = "was dropped" if found is None else f'was renamed to "{found.name}"'
-    other = "" if now.named(was.name) is None else ", and another column has its name now"
+    none = ", and a reload needs one of its name"
+    other = none if now.named(was.name) is None else ", and another column has its name now"
     return f'its column "{was.name}" {what}{other}'
 
 

@@ -98,7 +98,10 @@ async def _examined(world: World, at: Address, source: Source, scan: CdcScan, re
     if slot is None or slot.why_lost is not None:
         raise Invalid(f"source {source.name} can be followed no more: its replication slot is gone; make it anew")
     outside = _Outside(table, publication, scan)
-    outside.carried(relation)
+    try:
+        outside.carried(relation)
+    except Invalid as error:
+        raise Invalid(f"{error.message}: ALTER the table there, or DROP and CREATE {relation.name} here") from None
     check_published(table, publication, may_add=source_options(source.options).create_publication)
     return outside
 

@@ -46,6 +46,7 @@ SWAPPED = "; ".join(
     f"alter table {{{{0}}}} rename column {one} to {other}"
     for one, other in (("{1}", "x"), ("{0}", "{1}"), ("x", "{0}"))
 )
+NONE = ", and a reload needs one of its name"
 ANOTHER = ", and another column has its name now"
 REPLACED = {
     "drop_and_rename": (
@@ -72,12 +73,12 @@ REPLACED = {
         ("begin; alter table {0} rename column t to was; alter table {0} add column t text; commit",),
         f'its column "t" was renamed to "was"{ANOTHER}',
     ),
-    "drop": (("alter table {0} drop column n",), 'its column "n" was dropped'),
+    "drop": (("alter table {0} drop column n",), f'its column "n" was dropped{NONE}'),
     "drop_and_a_row": (
         ("alter table {0} drop column n", "insert into {0} (id) values (77)"),
-        'its column "n" was dropped',
+        f'its column "n" was dropped{NONE}',
     ),
-    "rename": (("alter table {0} rename column n to m",), 'its column "n" was renamed to "m"'),
+    "rename": (("alter table {0} rename column n to m",), f'its column "n" was renamed to "m"{NONE}'),
     "text_using": (
         ("alter table {0} alter t type text using upper(t)",),
         'the values of its column "t" were rewritten by an ALTER TABLE',
