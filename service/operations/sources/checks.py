@@ -73,10 +73,13 @@ class _Check:
         if options.publication is not None:
             publication = await self.world.external.publication(self.at, options.publication)
         found = {name: await self._external(name) for name in tables}
+        external = [table for table in found.values() if table is not None]
+        # What an administrator has to make needs no right of the login.
+        makes_publication = publication is None and not any(_unmade(options, external))
         return (
             CheckItem("reachable", "Connection", ok=True, detail=f"{options.place} answers as {options.username}"),
-            *_server(options, self.facts, makes_publication=publication is None),
-            *_publication(options, publication, [table for table in found.values() if table is not None]),
+            *_server(options, self.facts, makes_publication=makes_publication),
+            *_publication(options, publication, external),
             *await self._slot(),
             *[self._table(publication, name, table) for name, table in found.items()],
             _cost(self.facts),
@@ -192,7 +195,8 @@ def _unmade(options: SourceOptions, tables: Sequence[ExternalTable]) -> Iterator
         return
     of = ", ".join(f"{_quoted(table.schema)}.{_quoted(table.name)}" for table in tables if table.why_not is None)
     which = f" FOR TABLE {of}" if of else ""
-    yield why, f"CREATE PUBLICATION {_quoted(name)}{which} WITH (publish_via_partition_root = true);"
+    made = f"CREATE PUBLICATION {_quoted(name)}{which} WITH (publish_via_partition_root = true);"
+    yield why, f"{made} -- then set publication.name = '{name}' and publication.create.enable = false"
 
 
 def _unpublished(

@@ -158,7 +158,10 @@ async def test_u9_one_round_tells_all_that_is_wrong_and_its_sql_runs_as_it_stand
     for said in ("may not SELECT", "only the owner", "has no primary key"):
         assert said in items[loose]["detail"]
     assert "the one that is made" not in str(items)
-    assert f"publication.name = '{name}' and publication.create.enable = false" in items["publication.name"]["detail"]
+    for part in ("detail", "sql"):
+        assert (
+            f"set publication.name = '{name}' and publication.create.enable = false" in items["publication.name"][part]
+        )
     _run_sql(external, items)
     body["options"] = {**external.options, "publication.name": name, "publication.create.enable": "false"}
     assert (await _checked(http, body))[0] == [loose]
