@@ -1,6 +1,6 @@
-"""Decide whether Spark can compute a stage, and which engine reads its history.
+"""Decide whether Spark can compute a stage, and which engine does.
 
-Live changes are always computed by the state store. Spark reads every input except the driver as a whole. It joins rows
+Spark reads every input except the driver as a whole, and for changes those in which it looks up rows. It joins rows
 only by equalities: a join without one would compare every row with every other.
 """
 
@@ -23,7 +23,10 @@ def spark_column(alias: str, name: str) -> str:
 
 
 def engine_of(stage: Stage, *, store_engine: bool) -> tuple[Engine, str]:
-    """Return the engine that reads a stage's history, and why. `store_engine` is whether the table format has one."""
+    """Return the engine that reads a stage's history and follows changes, and why.
+
+    `store_engine` is whether the table format has one.
+    """
     reason = spark_reason(stage)
     match stage.engine:
         case EngineChoice.SPARK if reason is None:

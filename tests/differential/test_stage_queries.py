@@ -13,6 +13,7 @@ import pytest
 
 from tests.differential.stage_engines import read_by_both
 from tests.differential.stage_run import CASES, Outcome, Totals, drawn, live
+from tests.support.spark import InSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,10 +45,9 @@ def test_i1_i12_views_hold_what_their_queries_answer(postgres_url: str, seeds: S
 
 @pytest.mark.spark
 def test_i12_both_engines_read_the_same_history(postgres_url: str, spark: "SparkSession") -> None:
-    from workers.engines.stage_spark import SparkStageEngine  # noqa: PLC0415 - only tests that need Spark import it
 
     cases = drawn(1, CASES // 2, narrow=True)
-    done = asyncio.run(read_by_both(postgres_url, cases, partial(SparkStageEngine, spark)))
+    done = asyncio.run(read_by_both(postgres_url, cases, partial(InSpark, spark)))
     failed = [one for one in done if one.outcome is Outcome.FAILED]
     assert not failed, "\n".join(map(str, failed))
     assert sum(one.rows > 0 for one in done) >= READ_BY_BOTH

@@ -1,4 +1,4 @@
-"""A view with a join and an aggregate whose history Spark reads, with real processes."""
+"""A view with a join and an aggregate that Spark computes, its history and its changes, with real processes."""
 
 import pytest
 
@@ -38,7 +38,11 @@ def test_the_history_of_stages_in_spark_outlives_its_worker(service: Service) ->
     # Spark has no such numbers, so the store reads this history.
     service.run(f"CREATE MATERIALIZED VIEW long AS {LONG}", **SPARK)
     service.until_created("long")
+    plan = "\n".join(row[0] for row in service.sql(f"EXPLAIN CREATE MATERIALIZED VIEW p AS {SUMMED}", **SPARK))
+    assert "engine of changes: spark, because stage_engine is spark" in plan
     service.run("UPDATE orders SET customer = customer + 1 WHERE id % 90 = 0")
+    service.run("UPDATE customers SET region = 'far' WHERE id % 40 = 0")
+    service.run("INSERT INTO orders SELECT g, g % 600, 1 FROM generate_series(10001, 10100) g")
     assert service.assert_equal("long", LONG) > 0
     for view, query in (("joined", JOINED), ("summed", SUMMED)):
         assert service.assert_equal(view, query) > 0

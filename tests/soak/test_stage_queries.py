@@ -16,6 +16,7 @@ import pytest
 from tests.differential.stage_engines import read_by_both
 from tests.differential.stage_run import CASES, Case, Outcome, Totals, drawn, live
 from tests.support.soaking import first_seed
+from tests.support.spark import InSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,11 +40,10 @@ def test_so_many_views_hold_what_their_queries_answer(postgres_url: str) -> None
 
 @pytest.mark.spark
 def test_both_engines_read_so_many_histories(postgres_url: str, spark: "SparkSession") -> None:
-    from workers.engines.stage_spark import SparkStageEngine  # noqa: PLC0415 - only tests that need Spark import it
 
     def lived(seed: int) -> list[Case]:
         cases = drawn(seed, CASES, narrow=True)
-        return asyncio.run(read_by_both(postgres_url, cases, partial(SparkStageEngine, spark)))
+        return asyncio.run(read_by_both(postgres_url, cases, partial(InSpark, spark)))
 
     _soak(lived, READ_BY_BOTH)
 

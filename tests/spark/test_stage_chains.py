@@ -13,10 +13,10 @@ from service.protocol.relation import ALIVE, state_table
 from service.protocol.request import Verified, Verify, VerifyStage
 from service.protocol.stage_spark import spark_reason, verify_reason
 from tests.support.sampling import sampled
+from tests.support.spark import InSpark
 from tests.support.stage_chains import GENERATION, Chain, Chains
 from tests.support.stage_world import Made
 from tests.support.state_store import prepared_store
-from workers.engines.stage_spark import SparkStageEngine
 from workers.rpc.verify import verify
 from workers.state_store.postgres import PostgresStore
 
@@ -85,7 +85,7 @@ async def chains(database_url: str) -> AsyncGenerator[Chains]:
 
 @pytest.fixture
 def in_spark(spark: SparkSession) -> Made:
-    return lambda store, bound: SparkStageEngine(spark, store, bound, 32)
+    return lambda store, bound: InSpark(spark, store, bound)
 
 
 async def held(chains: Chains, chain: Chain) -> list[tuple[object, ...]]:

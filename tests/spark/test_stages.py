@@ -83,9 +83,9 @@ def no_exchange(_: DataFrame) -> str:
 SUMMED = StageSelect.summed
 
 
-def doubled(select: StageSelect) -> str:
+def doubled(select: StageSelect, rows: str | None = None) -> str:
     """Every page counts twice, as if its task had run again."""
-    return SUMMED(select).replace("sum(", "2 * sum(")
+    return SUMMED(select, rows).replace("sum(", "2 * sum(")
 
 
 async def test_lookups_of_another_epoch_are_found(
@@ -115,8 +115,8 @@ def losing(staging: Callable[..., Any], spark: SparkSession) -> Callable[..., An
     """Before the sums of the second partition are asked for, all exchanged rows get lost, as with their executor."""
 
     @contextmanager
-    def lose(store: PostgresStore, bound: BoundStage, epoch: Epoch) -> Generator[StageWriter]:
-        with staging(store, bound, epoch) as session:
+    def lose(store: PostgresStore, bound: BoundStage, epoch: Epoch, **how: Any) -> Generator[StageWriter]:
+        with staging(store, bound, epoch, **how) as session:
             java: Any = spark
             tracker = java._jvm.org.apache.spark.SparkEnv.get().mapOutputTracker()
             for shuffle in range(java.sparkContext._jsc.sc().newShuffleId()):

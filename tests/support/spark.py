@@ -7,7 +7,13 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from workers.backfill.stages import BoundStage
+from workers.engines.port import ActorOutcome
+from workers.engines.stage_changes import SparkStageChanges
+from workers.engines.stage_spark import SparkStageEngine
+from workers.engines.stages import StageTask
 from workers.spark.session import start
+from workers.state_store.port import VersionedStore
 
 
 @contextmanager
@@ -20,3 +26,19 @@ def local_spark() -> Generator[SparkSession]:
         yield session.spark
     finally:
         session.stop()
+
+
+class InSpark:
+    """Spark as the only engine of a stage, of its history and of its changes."""
+
+    def __init__(self, spark: SparkSession, store: VersionedStore, bound: BoundStage) -> None:
+        self.reader = SparkStageEngine(spark, store, bound, 32)
+        self.follower = SparkStageChanges(spark, store, bound)
+
+    def run(self, task: StageTask) -> list[ActorOutcome]:
+        """Run one epoch. There is time to read all other inputs."""
+        if not task.changed:
+            return self.reader.run(task)
+        outcomes = self.follower.run(task.model_copy(update={"slice_seconds": 300.0}))
+        assert outcomes is not None
+        return outcomes

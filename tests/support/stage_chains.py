@@ -26,7 +26,7 @@ from service.sql.queries.spark import with_spark
 from service.sql.statements.tables import CreateTable, table_relation
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.tree import Tree
-from tests.support.stage_world import HistoryEngine, Made, state_of
+from tests.support.stage_world import Engine, Made, state_of
 from tests.support.state_store import Store
 from workers.backfill.actors import ActorTask
 from workers.backfill.stages import BoundStage, Window
@@ -48,8 +48,8 @@ class Link:
 
     bound: BoundStage
     engine: StageEngine
-    reader: HistoryEngine
-    """Reads the history."""
+    other: Engine | None
+    """Reads the history and follows the changes in place of the store's engine."""
     positions: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
 
     def run(
@@ -76,7 +76,9 @@ class Link:
             changed=changed,
             at={one: window.upto for one, window in windows.items()},
         )
-        (outcome,) = (self.engine if permits == 0 else self.reader).run(task)
+        outcomes = (self.other or self.engine).run(task)
+        assert outcomes is not None
+        (outcome,) = outcomes
         self.positions |= {position.vnode: position for position in outcome.positions}
         return bool(outcome.inserted or outcome.closed)
 
@@ -173,7 +175,7 @@ class Chains:
     ) -> Chain:
         """Plan a query, and read all history of its stages, in pages of so many rows.
 
-        `made` makes the engine of the history, in place of the store's. The tables may change `between` two epochs.
+        `made` makes the engine of each stage, in place of the store's. The tables may change `between` two epochs.
         Raises Invalid for a query that cannot be planned.
         """
         chain = await self.planned(query, made)
@@ -215,7 +217,7 @@ class Chains:
                 await conn.execute(create(index))
         versioned = PostgresStore(self._writer_url, DATABASE_GRAPH, GENERATION)
         engine = StageEngine(versioned, bound, self.copiers)
-        return Link(bound, engine, engine if made is None else made(versioned, bound))
+        return Link(bound, engine, None if made is None else made(versioned, bound))
 
     async def _read_history(
         self, chain: Chain, page_rows: Callable[[], int], between: Callable[[], Awaitable[None]] | None

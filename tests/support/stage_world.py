@@ -31,14 +31,14 @@ EPOCHS_MAX = 100
 """More epochs than a history of a few rows can take."""
 
 
-class HistoryEngine(Protocol):
-    """An engine of a stage's history."""
+class Engine(Protocol):
+    """An engine of a stage: of its history, of its changes, or of both."""
 
-    def run(self, task: StageTask) -> list[ActorOutcome]: ...
+    def run(self, task: StageTask) -> list[ActorOutcome] | None: ...
 
 
-Made = Callable[[PostgresStore, BoundStage], HistoryEngine]
-"""Makes the engine of a stage's history."""
+Made = Callable[[PostgresStore, BoundStage], Engine]
+"""Makes an engine of a stage."""
 
 
 @asynccontextmanager
@@ -60,7 +60,9 @@ class World:
     case: Case
     random: Random
     made: Made | None = None
-    """Makes the engine of the history; without it the store's engine does everything."""
+    """Makes the engine of the history; without it the store's engine reads it."""
+    follows: Made | None = None
+    """Makes the engine of the changes; without it the store's engine follows them."""
     epoch: int = 10
     positions: dict[int, dict[int, VnodePosition]] = field(default_factory=dict[int, dict[int, VnodePosition]])
     windowed: int = 10
@@ -72,6 +74,7 @@ class World:
         versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
         self.engine = StageEngine(versioned, self.bound, Copiers("test", ACTORS), 4)
         self.reader = self.engine if self.made is None else self.made(versioned, self.bound)
+        self.follower = self.engine if self.follows is None else self.follows(versioned, self.bound)
 
     async def change(self, rows: int = 4) -> None:
         """Write some rows into each table, and delete some, in the next epoch."""
@@ -112,7 +115,7 @@ class World:
             changed=frozenset(changed),
             at=dict.fromkeys(self.bound.relations, Epoch(self.windowed)),
         )
-        outcomes = (self.engine if permits == 0 else self.reader).run(task)
+        outcomes = (self.follower if permits == 0 else self.reader).run(task) or self.engine.run(task)
         for outcome in outcomes:
             held = self.positions.setdefault(outcome.actor, {})
             held.update({position.vnode: position for position in outcome.positions})
@@ -163,7 +166,7 @@ def state_of(stage: Stage) -> tuple[str, ...]:
     return () if stage.aggregate is None else stage.aggregate.state
 
 
-async def world_of(store: Store, case: Case, seed: int, made: Made | None = None) -> World:
+async def world_of(store: Store, case: Case, seed: int, made: Made | None = None, follows: Made | None = None) -> World:
     """Empty the tables and create the target of a case."""
     for number in (*(table.id for table in TABLES.values()), RelationId(9)):
         tables = f"state.t_{number}, state.p_{number}"
@@ -174,12 +177,12 @@ async def world_of(store: Store, case: Case, seed: int, made: Made | None = None
     for index in lookups(case.stage, {table.id: table for table in TABLES.values()}):
         async with store.pool.connection() as conn:
             await conn.execute(create(index))
-    return World(store, case, Random(seed), made)
+    return World(store, case, Random(seed), made, follows)
 
 
-async def run(store: Store, case: Case, seed: int, made: Made | None = None) -> str | None:
+async def run(store: Store, case: Case, seed: int, made: Made | None = None, follows: Made | None = None) -> str | None:
     """Run a schedule; return where the target is wrong, or None."""
-    world = await world_of(store, case, seed, made)
+    world = await world_of(store, case, seed, made, follows)
     for _ in range(3 * (seed > 0)):
         await world.change(rows=8)
     world.read_history()

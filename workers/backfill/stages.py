@@ -1,13 +1,13 @@
 """A stage with its relations, and the states that it reads in an epoch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import Relation
-from service.protocol.stage import Stage
+from service.protocol.stage import Condition, Join, JoinKind, Stage
 from workers.backfill.order import Position
 
 
@@ -68,3 +68,40 @@ class BoundStage:
     def upstream(self) -> Relation:
         """The driver's relation."""
         return self.relations[self.stage.driver.relation]
+
+
+def meeting(stage: Stage, join: Join) -> tuple[list[str], list[Condition]]:
+    """Return the inputs beside the core with which rows of the core meet a group's, and the conditions for it.
+
+    A condition on further groups may hold for a row that they pad, so it is left out: more rows are named then.
+    """
+    before = _needed(stage, join)
+    core = [one.alias for one in stage.joins[0].inputs]
+    beside = [one.alias for group in (*before, join) for one in group.inputs]
+    every = [*stage.joins[0].on, *join.on, *(on for group in before for on in group.on)]
+    return beside, [on for on in every if {*core, *beside}.issuperset(on.inputs)]
+
+
+def _needed(stage: Stage, join: Join) -> list[Join]:
+    """Return the earlier outer joins without whose rows a group matches nothing.
+
+    A condition of the group, or of another one that is needed, rejects rows that they padded with NULLs.
+    """
+    found: list[Join] = []
+    rejected = _rejected(join)
+    for group in reversed(stage.joins[1 : stage.joins.index(join)]):
+        if group.kind is JoinKind.LEFT and rejected & {one.alias for one in group.inputs}:
+            found.append(group)
+            rejected |= _rejected(group)
+    return found[::-1]
+
+
+def _rejected(join: Join) -> set[str]:
+    """Return the inputs whose padded rows a group does not match."""
+    return {alias for on in join.on for alias in _rejected_by(on)}
+
+
+def _rejected_by(on: Condition) -> Collection[str]:
+    if on.rejects is not None:
+        return on.rejects
+    return on.inputs if on.equal is not None else ()

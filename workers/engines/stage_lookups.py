@@ -12,7 +12,7 @@ from functools import partial, reduce
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import StorageLevel
+from pyspark import Accumulator, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
@@ -42,23 +42,27 @@ class Whole:
     at: Epoch
     blocks: tuple[Runs, ...]
 
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """Return its rows, with its columns in their Spark types."""
+    def frame(self, spark: SparkSession, reads: Accumulator[int] | None = None) -> DataFrame:
+        """Return its rows, with its columns in their Spark types. `reads` counts the blocks that tasks have read."""
         count = len(self.blocks)
         read = spark.range(0, count, 1, count).mapInArrow(
-            partial(_read_blocks, self), spark_schema(read_schema(self.relation))
+            partial(_read_blocks, self, reads), spark_schema(read_schema(self.relation))
         )
         return read.selectExpr(*loaded_columns(self.relation))
 
 
-def _read_blocks(whole: Whole, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_blocks(
+    whole: Whole, reads: Accumulator[int] | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for block in actor_indexes(batch):
+            if reads is not None:
+                reads.add(1)
             yield from whole_rows(whole.store, whole.relation, whole.blocks[block], at=whole.at)
 
 
 @dataclass
-class _Loaded:
+class Loaded:
     """The part of a relation that has been read: its vnodes before `vnode`. The next part has `width` more per task."""
 
     relation: Relation
@@ -69,9 +73,22 @@ class _Loaded:
 
     @property
     def whole(self) -> bool:
+        """Whether all vnodes are read."""
         return self.vnode >= self.relation.vnode_count
 
+    def read_part(self, spark: SparkSession, store: VersionedStore, reads: Accumulator[int] | None = None) -> int:
+        """Read and persist the next part as of `at`, by one task for each processor. Return how many blocks it has."""
+        end = self.relation.vnode_count
+        starts = range(self.vnode, end, self.width)[: spark.sparkContext.defaultParallelism]
+        blocks: list[Runs] = [((first, min(first + self.width, end) - 1),) for first in starts]
+        frame = Whole(store, self.relation, self.at, tuple(blocks)).frame(spark, reads)
+        self.frames.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        frame.count()
+        self.vnode = starts[-1] + self.width
+        return len(blocks)
+
     def drop(self) -> None:
+        """Release the memory of all parts."""
         while self.frames:
             # If Spark has ended, nothing is left of them.
             with suppress(Py4JError, OSError):
@@ -88,7 +105,7 @@ class Lookups:
     broadcast_bytes: int = BROADCAST_BYTES
     version: int = 0
     closed: bool = False
-    loaded: dict[RelationId, _Loaded] = field(default_factory=dict[RelationId, _Loaded])
+    loaded: dict[RelationId, Loaded] = field(default_factory=dict[RelationId, Loaded])
 
     @property
     def aliases(self) -> Mapping[RelationId, Sequence[str]]:
@@ -112,7 +129,9 @@ class Lookups:
                     now = time.monotonic()  # noqa: TID251 - as above
                     if parts and now - began >= slice_seconds:
                         return False
-                    self._read_part(loaded)
+                    if self.closed:
+                        raise InterruptedError("the generation is over")
+                    loaded.read_part(self.spark, self.store)
                     parts += 1
                     took = time.monotonic() - now  # noqa: TID251 - as above
                     if took < slice_seconds / 4:
@@ -122,7 +141,7 @@ class Lookups:
             if self.closed:
                 self.close()
 
-    def _current(self, relation: RelationId, aliases: Sequence[str], at: Epoch) -> _Loaded:
+    def _current(self, relation: RelationId, aliases: Sequence[str], at: Epoch) -> Loaded:
         loaded = self.loaded.get(relation)
         if loaded is not None and loaded.at != at:
             first, last = min(loaded.at, at), max(loaded.at, at)
@@ -131,20 +150,9 @@ class Lookups:
                 loaded = None
         if loaded is None:
             self.version += 1
-            loaded = self.loaded[relation] = _Loaded(used_columns(self.bound, aliases), at)
+            loaded = self.loaded[relation] = Loaded(used_columns(self.bound, aliases), at)
         loaded.at = at
         return loaded
-
-    def _read_part(self, loaded: _Loaded) -> None:
-        if self.closed:
-            raise InterruptedError("the generation is over")
-        end = loaded.relation.vnode_count
-        starts = range(loaded.vnode, end, loaded.width)[: self.spark.sparkContext.defaultParallelism]
-        blocks: list[Runs] = [((first, min(first + loaded.width, end) - 1),) for first in starts]
-        frame = Whole(self.store, loaded.relation, loaded.at, tuple(blocks)).frame(self.spark)
-        loaded.frames.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
-        frame.count()
-        loaded.vnode = starts[-1] + loaded.width
 
     def name_views(self) -> int:
         """Create the view of each input beside the driver, and return how many bytes they have that are not sent to all

@@ -8,7 +8,7 @@ groups a partition at a time, by one fenced transaction.
 An exchange between tasks is kept by Spark and would give an old epoch's rows again, so a frame with one is built anew
 in each epoch. If part of an exchange is lost with its executor, Spark fails the job or reads that part again. A reader
 that runs again stops at other pages, so each of them counts in an accumulator, and a second count fails the epoch.
-Live changes are the state store's (`workers.engines.stages`).
+Next: `workers.engines.stage_changes`.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import Accumulator
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from service.protocol.relation import Relation
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
@@ -32,13 +32,13 @@ from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome
 from workers.engines.rows import actor_indexes
 from workers.engines.stage_lookups import BROADCAST_BYTES, Lookups
+from workers.engines.stage_rows import SUMS, nothing_read, packed, sums_of, written_rows
 from workers.engines.stages import StageTask
 from workers.queries.stage_spark import StageSelect, driver_columns, used_columns
 from workers.queries.stateless import REPORT
 from workers.spark.frames import (
     OUTCOME,
     RepeatedTaskError,
-    outcome,
     physical_plan,
     run_frame,
     send_task,
@@ -48,7 +48,6 @@ from workers.spark.frames import (
 from workers.state_store.port import VersionedStore, has_store_engine
 from workers.state_store.wire import read_schema
 
-_SUMS: Final = "sums"
 _EXCHANGE: Final = re.compile(r"(?<!Broadcast)Exchange")
 PARTITION_BYTES: Final = 64 << 20
 """About how much of the other inputs a task joins with after an exchange."""
@@ -91,11 +90,11 @@ class SparkStageEngine:
 
         Without progress while the other inputs are still being read.
         """
-        assert not task.changed, "live changes are the state store's"
+        assert not task.changed, "changes come after the history"
         began = time.monotonic()  # noqa: TID251 - the engine owns the clock of its slice
         if not self.lookups.ready(task.at, slice_seconds=task.slice_seconds):
             took = time.monotonic() - began  # noqa: TID251 - as above
-            return [_nothing(index, task.page_rows, took) for index in range(len(task.actors))]
+            return [nothing_read(index, task.page_rows, took) for index in range(len(task.actors))]
         frame = self._frame(len(task.actors))
         outcomes = self._written(frame, task) if self.bound.stage.aggregate is None else self._summed(frame, task)
         assert sorted(one.actor for one in outcomes) == list(range(len(task.actors))), outcomes
@@ -125,7 +124,7 @@ class SparkStageEngine:
         # The transaction begins when the sums begin to arrive, so it is short.
         first = next(rows, None)
         with self.store.staging(self.bound, task.curr) as session:
-            session.add_sums(_sums_of(() if first is None else chain([first], rows), reports))
+            session.add_sums(sums_of(() if first is None else chain([first], rows), reports))
             self._assure_single_reads(before, task)
             session.end(task.at, whole=False)
         return _outcomes(list(map(json.loads, reports)), inserted=0)
@@ -159,22 +158,8 @@ class SparkStageEngine:
         select = StageSelect(self.bound)
         if self.bound.stage.aggregate is None:
             rows = self.session.sql(select.written())
-            return rows.mapInArrow(partial(_write, self.scan), f"{OUTCOME} string")
-        return self.session.sql(select.sums_written()).mapInArrow(_pack, f"{OUTCOME} string, {_SUMS} binary")
-
-
-def _nothing(actor: int, page_rows: int, seconds: float) -> ActorOutcome:
-    return ActorOutcome(
-        actor=actor,
-        positions=(),
-        snapshot_rows=0,
-        page_rows=page_rows,
-        upstream_rows=0,
-        inserted=0,
-        closed=0,
-        reading_seconds=seconds,
-        used_slice=False,
-    )
+            return rows.mapInArrow(partial(written_rows, self.store, self.bound.target), f"{OUTCOME} string")
+        return self.session.sql(select.sums_written()).mapInArrow(packed, f"{OUTCOME} string, {SUMS} binary")
 
 
 def _outcomes(reports: "list[dict[str, Any]]", *, inserted: int) -> list[ActorOutcome]:
@@ -184,15 +169,6 @@ def _outcomes(reports: "list[dict[str, Any]]", *, inserted: int) -> list[ActorOu
         for one in sorted(reports, key=lambda one: int(one["actor"]))
     ]
     return [replace(one, inserted=inserted) if one.actor == 0 else one for one in outcomes]
-
-
-def _sums_of(rows: "chain[Row] | tuple[()]", reports: list[str]) -> Iterator[pa.RecordBatch]:
-    for row in rows:
-        if row[_SUMS] is None:
-            reports.append(row[OUTCOME])
-            continue
-        with pa.ipc.open_stream(row[_SUMS]) as batches:
-            yield from batches
 
 
 # --- in the tasks -------------------------------------------------------------------------------------------------
@@ -226,42 +202,3 @@ def _read(scan: StageScanTask, task: StageTask, index: int) -> Iterator[pa.Recor
             yield pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows, pa.string()), *batch.columns], schema=schema)
     report = pa.array([json.dumps(history.report())], pa.string())
     yield pa.RecordBatch.from_arrays([report, *(pa.nulls(1, one.type) for one in list(schema)[1:])], schema=schema)
-
-
-def _write(scan: StageScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    reports: list[str] = []
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            data = _without_reports(batch, reports)
-            if data.num_rows:
-                yield data
-
-    written = scan.store.write(scan.bound.target, task_of(StageTask).curr, rows())
-    yield outcome(json.dumps({"reports": reports, "inserted": written.inserted}))
-
-
-def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pack sums for the way to the worker, which takes one partition into its memory at a time."""
-    for batch in batches:
-        reports: list[str] = []
-        data = _without_reports(batch, reports)
-        packed: list[bytes | None] = [None] * len(reports)
-        if data.num_rows:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, data.schema) as stream:
-                stream.write_batch(data)
-            packed.append(sink.getvalue().to_pybytes())
-        texts = [*reports, *([None] * (len(packed) - len(reports)))]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(texts, pa.string()), pa.array(packed, pa.binary())], names=[OUTCOME, _SUMS]
-        )
-
-
-def _without_reports(batch: pa.RecordBatch, reports: list[str]) -> pa.RecordBatch:
-    """Take the control rows out of a batch, and their column with them."""
-    controls = batch.column(REPORT)
-    if controls.null_count < batch.num_rows:
-        reports += [text for text in controls.to_pylist() if text is not None]
-        batch = batch.filter(controls.is_null())
-    return batch.select([name for name in batch.schema.names if name != REPORT])

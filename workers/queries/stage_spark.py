@@ -41,7 +41,7 @@ def used_columns(bound: BoundStage, aliases: Sequence[str]) -> Relation:
 
 def driver_columns(bound: BoundStage, relation: Relation) -> list[str]:
     """Return the select of a reader's rows in wire types: report, vnode, and the driver's columns by their names."""
-    return [ticked(REPORT), ticked(VNODE), *_named(bound.stage.driver.alias, relation, typed=False)]
+    return [ticked(REPORT), ticked(VNODE), *named_columns(bound.stage.driver.alias, relation, typed=False)]
 
 
 def loaded_columns(relation: Relation) -> list[str]:
@@ -52,15 +52,18 @@ def loaded_columns(relation: Relation) -> list[str]:
 
 def whole_driver_columns(alias: str, relation: Relation) -> list[str]:
     """Return the select of a driver from loaded rows: no report, vnode, and its columns by their names."""
-    return [f"cast(null as string) as {ticked(REPORT)}", ticked(VNODE), *_named(alias, relation, typed=True)]
+    return [f"cast(null as string) as {ticked(REPORT)}", ticked(VNODE), *named_columns(alias, relation, typed=True)]
 
 
 def input_columns(alias: str, relation: Relation) -> list[str]:
     """Return the select of an input from loaded rows: its columns by their names, and its marker."""
-    return [*_named(alias, relation, typed=True), f"true as {_marker(alias)}"]
+    return [*named_columns(alias, relation, typed=True), f"true as {_marker(alias)}"]
 
 
-def _named(alias: str, relation: Relation, *, typed: bool) -> list[str]:
+def named_columns(alias: str, relation: Relation, *, typed: bool) -> list[str]:
+    """Return the select of an input's columns by their names among those of all inputs, from rows that are typed or in
+    wire types.
+    """
     return [
         f"{ticked(column.name) if typed else from_wire(column.name, column.type)}"
         f" as {ticked(spark_column(alias, column.name))}"
@@ -93,24 +96,28 @@ class StageSelect:
         """Print the rows of the target with their vnodes, and the control rows."""
         if not self.stage.distribution:
             return self.rows()
-        vnode = self._vnode()
+        vnode = self.vnode()
         columns = [ticked(one.name) for one in self.bound.target.columns]
         return f"select {ticked(REPORT)}, {vnode} as {ticked(VNODE)}, {', '.join(columns)} from ({self.rows()})"
 
-    def _vnode(self) -> str:
+    def vnode(self) -> str:
+        """Print the vnode of a row of the target, from the columns that decide it."""
         target = self.bound.target
         columns = [(ticked(name), target.column(name).type) for name in self.stage.distribution]
         return vnode_spark(columns, target.vnode_count)
 
-    def summed(self) -> str:
-        """Print the sums of the measures by group, each in its parts, and the control rows as groups."""
-        sums = ", ".join(f"sum({part.value}) as {ticked(part.name)}" for part in chain.from_iterable(self._parts()))
-        return self._grouped(sums, self.rows())
+    def summed(self, rows: str | None = None) -> str:
+        """Print the sums of the measures by group, each in its parts, and the control rows as groups.
 
-    def sums_written(self) -> str:
+        `rows` is a query of keys and measures in place of that of the stage.
+        """
+        sums = ", ".join(f"sum({part.value}) as {ticked(part.name)}" for part in chain.from_iterable(self._parts()))
+        return self._grouped(sums, rows or self.rows())
+
+    def sums_written(self, contributions: str | None = None) -> str:
         """Print the sums as they travel to the store, which adds the rows of a group: one for each part of a measure.
 
-        Keys are texts where the store reads texts.
+        Keys are texts where the store reads texts. See `summed` for `contributions`.
         """
         keys = [
             f"{to_wire(one, self.bound.target.column(one).type, binary=False)} as {ticked(one)}"
@@ -121,7 +128,7 @@ class StageSelect:
         rows = [f"struct({', '.join(row)})" for row in texts]
         names = ", ".join(map(ticked, self._aggregate.measures))
         every = f"inline(if({_PASSES}, array({rows[0]}), array({', '.join(rows)}))) as ({names})"
-        return f"select {', '.join([ticked(REPORT), *keys, every])} from ({self.summed()})"
+        return f"select {', '.join([ticked(REPORT), *keys, every])} from ({self.summed(contributions)})"
 
     def held(self) -> str:
         """Print all rows that the target should hold, with their vnodes. The driver comes without control rows."""
@@ -145,7 +152,7 @@ class StageSelect:
             ]
             whole = f"select {', '.join([ticked(REPORT), *shown])} from ({whole})"
         named = f"select {', '.join([ticked(REPORT), *columns])} from ({whole})"
-        return f"select *, {self._vnode()} as {ticked(VNODE)} from ({named})"
+        return f"select *, {self.vnode()} as {ticked(VNODE)} from ({named})"
 
     def _with_always(self, groups: str) -> str:
         constants = {one.name: one.spark for one in self.stage.rows}

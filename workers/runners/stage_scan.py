@@ -6,7 +6,6 @@ changes only after its history. Next: `workers.engines.stages`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -23,6 +22,7 @@ from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
 from workers.engines.group_merge import GroupMerge
 from workers.engines.port import ActorOutcome
+from workers.engines.stage_changes import SparkStageChanges
 from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageEngine, StageTask
 from workers.engines.store import Copiers
@@ -45,8 +45,10 @@ class StageScan(UpstreamScan[StageTask]):
     """Made on first use, so that an idle view costs nothing."""
     reader: SparkStageEngine | None = None
     """Reads the history if Spark does. It is closed when all history is read."""
+    follower: SparkStageChanges | None = None
+    """Follows the changes if Spark does."""
     handed_over: bool = False
-    """Whether Spark could not compute a page, so that the store reads the rest of the history."""
+    """Whether Spark could not compute something, so that the store computes the rest in this generation."""
     merges: bool = False
     """Whether the groups of its target are merged after its history."""
     merge: GroupMerge | None = None
@@ -103,6 +105,7 @@ class StageScan(UpstreamScan[StageTask]):
         if self.engine is not None:
             self.engine.give_up()
         self._close_reader()
+        self._close_follower()
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the stage's share of the rest of the interval."""
@@ -175,14 +178,12 @@ class StageScan(UpstreamScan[StageTask]):
             )
         )
 
-    def _turn(self, epoch: RunningEpoch) -> AbstractContextManager[None]:
-        # A created job in a graph of its own may compute for long, and needs no slot of Spark: others have their turns.
-        return nullcontext() if epoch.barrier.follows else super()._turn(epoch)
-
     def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine[StageTask]]:
         del task
         name = self._chosen(epoch)
-        return name, self._reader(epoch) if name is Engine.SPARK else self._engine(epoch)
+        if name is Engine.STORE:
+            return name, self._engine(epoch)
+        return name, _Following(self, epoch) if self.state.finished else self._reader(epoch)
 
     def _failed(self, error: Exception, epoch: RunningEpoch, task: StageTask, *, computing: bool) -> JobFailedError:
         del epoch, task
@@ -200,19 +201,22 @@ class StageScan(UpstreamScan[StageTask]):
             log.warning("stage.handed_over", target=self.target.name, reason=error.reason)
             self.handed_over = True
             self._close_reader()
+            self._close_follower()
             return super()._compute(epoch, task)
 
     def _hands_over(self, error: JobFailedError, epoch: RunningEpoch) -> bool:
         """Whether the store computes what Spark could not, such as a number of more than 38 digits.
 
-        Spark hands over sums when it has computed all of them. The rows of another stage may have been written in part.
+        Spark hands over sums when it has computed all of them, and it writes what follows from changes when it has
+        computed all of that. The pages of another stage's history may have been written in part.
         """
-        able = epoch.stores.versioned.capabilities.store_engine and self.bound.stage.aggregate is not None
+        whole = self.state.finished or self.bound.stage.aggregate is not None
+        able = epoch.stores.versioned.capabilities.store_engine and whole
         return able and error.deterministic and self._chosen(epoch) is Engine.SPARK
 
     def _chosen(self, epoch: RunningEpoch) -> Engine:
-        """Return the engine of this epoch. Live changes are the store's."""
-        if self.state.finished or self.handed_over:
+        """Return the engine of this epoch."""
+        if self.handed_over:
             return Engine.STORE
         store_engine = epoch.stores.versioned.capabilities.store_engine
         name, _ = engine_of(self.bound.stage, store_engine=store_engine)
@@ -233,10 +237,33 @@ class StageScan(UpstreamScan[StageTask]):
             self.reader = SparkStageEngine(self.spark, epoch.stores.versioned, self.bound, self.state.block_vnodes)
         return self.reader
 
+    def follow(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
+        """Follow the changes of an epoch in Spark, or in the store while Spark still reads the other inputs."""
+        if self.follower is None:
+            self.follower = SparkStageChanges(self.spark, epoch.stores.versioned, self.bound)
+        found = self.follower.run(task)
+        return self._engine(epoch).run(task) if found is None else found
+
+    def _close_follower(self) -> None:
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            follower.close()
+
     def _close_reader(self) -> None:
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.close()
+
+
+@dataclass(frozen=True)
+class _Following:
+    """Spark's engine of changes, as one epoch of a scan sees it."""
+
+    scan: StageScan
+    epoch: RunningEpoch
+
+    def run(self, task: StageTask) -> Sequence[ActorOutcome]:
+        return self.scan.follow(self.epoch, task)
 
 
 def _merges(job: JobPlan, fragment: TableScanPlan) -> bool:

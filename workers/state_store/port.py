@@ -111,10 +111,10 @@ class VersionedStore(Protocol):
 class TooSlowError(Exception):
     """The changes of a stage took longer than others may be made to wait for them."""
 
-    def __init__(self, timeout_ms: int) -> None:
+    def __init__(self, limit_ms: int) -> None:
         super().__init__(
-            f"the changes of one epoch took longer than stage_timeout_ms ({timeout_ms}), and the statements of others"
-            " waited for them"
+            f"its changes took longer than stage_timeout_ms ({limit_ms}) allows, and the statements of others waited"
+            " for them"
         )
 
 
@@ -148,6 +148,10 @@ class StageSession(Protocol):
 
         Keys travel as `wire.to_wire` prints them for CSV, measures as decimals.
         """
+        ...
+
+    def add_to_groups(self) -> Written:
+        """Change the groups by the sums that were added, all of which are differences. All history is read."""
         ...
 
     def unmerged(self) -> Sequence[int]:
@@ -198,8 +202,13 @@ class CopyingStore(VersionedStore, Protocol):
         """
         ...
 
-    def staging(self, bound: BoundStage, epoch: Epoch) -> AbstractContextManager[StageSession]:
-        """Yield a transaction of a stage that writes at `epoch`. When the context ends, fence and commit."""
+    def staging(
+        self, bound: BoundStage, epoch: Epoch, *, allowed_seconds: float | None = None
+    ) -> AbstractContextManager[StageSession]:
+        """Yield a transaction of a stage that writes at `epoch`. When the context ends, fence and commit.
+
+        Changes may take `allowed_seconds`, None is as long as the generation allows. Then they raise TooSlowError.
+        """
         ...
 
 

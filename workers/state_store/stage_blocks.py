@@ -8,7 +8,7 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import TRAVEL_PREFIX, state_table
 from service.protocol.stage import Condition, Join, JoinKind, by_key, equated
 from service.protocol.vnodes import vnode_postgres
-from workers.backfill.stages import BoundStage
+from workers.backfill.stages import BoundStage, meeting
 from workers.state_store.stage_delta import NEW, OLD, Delta, states_of, unchanged
 
 _ROW: Final = quoted(f"{TRAVEL_PREFIX}row")
@@ -45,30 +45,13 @@ class BlockPrinter:
         core, same = [one.alias for one in self.core.inputs], unchanged(delta)
         rows = ", ".join(f"{quoted(alias)}.{_ROW} as {quoted(alias)}" for alias in core)
         for join in self.attached:
-            before = self._needed(join)
-            beside = [one.alias for group in (*before, join) for one in group.inputs]
-            every = [*self.core.on, *join.on, *(on for group in before for on in group.on)]
-            # A condition on further groups may hold for a row that they pad. Without it more rows are named.
-            conditions = [on for on in every if {*core, *beside}.issuperset(on.inputs)]
+            beside, conditions = meeting(self.bound.stage, join)
             for one in join.inputs:
                 for side in (OLD, NEW) if one.alias in delta.moved else ():
                     seen = {**states_of(delta, side), **{alias: same[alias] for alias in core}}
                     others = [alias for alias in (*beside, *core) if alias != one.alias]
                     source = delta.source(one.alias, side)
                     yield f"select {rows} from {self._chained(one.alias, source, others, conditions, seen, core)}"
-
-    def _needed(self, join: Join) -> list[Join]:
-        """Return the earlier outer joins without whose rows a group matches nothing.
-
-        A condition of the group, or of another one that is needed, rejects rows that they padded with NULLs.
-        """
-        found: list[Join] = []
-        rejected = _rejected(join)
-        for group in reversed(self.attached[: self.attached.index(join)]):
-            if group.kind is JoinKind.LEFT and rejected & {one.alias for one in group.inputs}:
-                found.append(group)
-                rejected |= _rejected(group)
-        return found[::-1]
 
     def rejoined(self) -> str:
         """Print the FROM of the core's rows in `touched`."""
@@ -169,14 +152,3 @@ class BlockPrinter:
     def _apart(self) -> bool:
         """Whether the vnode of a row is computed from its values."""
         return bool(self.bound.stage.distribution) or self.bound.stage.aggregate is not None
-
-
-def _rejected(join: Join) -> set[str]:
-    """Return the inputs whose padded rows a group does not match."""
-    return {alias for on in join.on for alias in _rejected_by(on)}
-
-
-def _rejected_by(on: Condition) -> Collection[str]:
-    if on.rejects is not None:
-        return on.rejects
-    return on.inputs if on.equal is not None else ()

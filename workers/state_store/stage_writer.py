@@ -42,8 +42,10 @@ class StageWriter:
     epoch: Epoch
     part_of: Callable[[Relation, Block, Epoch, PageSize], tuple[Block, Position | None]]
     summing: bool = False
+    limit_ms: int = 0
+    """How long the changes of a stage may take; 0 is no limit."""
     timeout_ms: int = 0
-    """How long the changes may take; 0 is no limit."""
+    """How long they may take in this epoch."""
 
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history. See `StageSession`."""
@@ -113,13 +115,23 @@ class StageWriter:
         except psycopg.errors.QueryCanceled as error:
             if "statement timeout" not in str(error):
                 raise
-            raise TooSlowError(self.timeout_ms) from error
+            raise TooSlowError(self.limit_ms) from error
 
     def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Add sums that were computed elsewhere to those of pages. See `StageSession`."""
         self._begin_sums()
         with self.connection.cursor() as cursor:
             copy_csv(cursor, "sums", batches)
+
+    def add_to_groups(self) -> Written:
+        """Change the groups by the sums that were added. See `StageSession`."""
+        self._begin_sums()
+        self._set(_CHANGES)
+        sums = stage_sql.summed(self.bound, f"select {self._sums} from sums")
+        parts = written(self.bound.target, stage_sql.found_groups(self.bound, sums), self.epoch)
+        with self._bounded():
+            ((ended, made),) = self._all(f"with {parts} select {ENDED_AND_MADE}")
+        return Written(made, ended)
 
     def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> int:
         """Append the sums of all pages to the log, or compute the only part. See `StageSession`."""
@@ -162,8 +174,8 @@ class StageWriter:
     def _begin_sums(self) -> None:
         """Create the table in which the sums of an epoch's pages wait, so that the log gets each group once."""
         if not self.summing:
-            log = partials_table(self.bound.target.id)
-            self._run(f"create temp table sums on commit drop as select {self._sums} from {log} with no data")
+            groups = state_table(self.bound.target.id)
+            self._run(f"create temp table sums on commit drop as select {self._sums} from {groups} with no data")
             self.summing = True
 
     def _set(self, settings: Collection[str]) -> None:

@@ -106,7 +106,8 @@ def _stage(
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
     yield f"{margin}engine of history: {engine}, because {why}"
-    yield f"{margin}engine of changes: {Engine.STORE}, because it looks up the rows that a change concerns"
+    follows = why if engine is Engine.SPARK else "it looks up the rows that a change concerns"
+    yield f"{margin}engine of changes: {engine}, because {follows}"
     if arranged:
         yield from (margin + line for line in _scans(one, relations, strategy))
     for join in stage.joins:
