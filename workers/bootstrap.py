@@ -86,8 +86,9 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     def connect(barrier: Barrier) -> Stores:
         assert agent.registered is not None
         dml_url = agent.registered.dml_url
-        store = PostgresStore(url, barrier.graph, barrier.generation, stage_timeout_ms=barrier.stage_timeout_ms)
-        return Stores(store, DmlStore(dml_url, barrier.graph, barrier.generation), store)
+        limit = barrier.stage_timeout_ms
+        store = PostgresStore(url, barrier.graph, barrier.generation, stage_timeout_ms=limit)
+        return Stores(store, DmlStore(dml_url, barrier.graph, barrier.generation), store, limit)
 
     def respond(request: Request) -> Analyzed | Verified | Rejected | None:
         def reader(question: Verify) -> PostgresStore:

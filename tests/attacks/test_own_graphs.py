@@ -132,3 +132,26 @@ def test_s7_a_view_that_grows_without_end_is_given_up_with_the_reason(service: S
     assert "creating_rows_max is 1000" in str(refused)
     assert service.sql("SELECT count(*) FROM small") == [[300]]
     until(lambda: service.stored("select id from tidefill.graph where id <> 1") == [], what="its graph is gone")
+
+
+def test_n4_a_projection_that_takes_too_long_leaves_the_graph_of_the_others(service: Service) -> None:
+    """Spark computes it, and a value of its table makes it slow."""
+    service.run("ALTER SYSTEM SET stage_timeout_ms = 2000")
+    filled(service)
+    long = " + ".join(f"length(repeat('{letter}', 1000000 * v::int))" for letter in "abcdef")
+    query = f"SELECT id, {long} AS n FROM hf"
+    service.run("UPDATE hf SET v = 0")
+    service.run(f"CREATE MATERIALIZED VIEW slow AS {query}")
+    service.run("CREATE MATERIALIZED VIEW beside AS SELECT id, v + 1 AS w FROM hf")
+    job = service.job("slow")
+    # The limit counts from a recovery on.
+    service.run("RECOVER")
+    updated = service.later("UPDATE hf SET v = 10 + id % 3")
+    left = f"select 1 from tidefill.job where id = {job} and own_graph like '%stage_timeout_ms (2000)%'"
+    until(lambda: bool(service.stored(left)), what=lambda: service.stored(_GRAPHS))
+    updated.result()
+    same(service, "beside", "SELECT id, v + 1 AS w FROM hf")
+    service.run("UPDATE hf SET v = 0 WHERE id > 3")
+    same(service, "slow", query)
+    service.run("DROP MATERIALIZED VIEW slow")
+    assert service.stored("select id from tidefill.graph where id <> 1") == []

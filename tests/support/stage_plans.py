@@ -77,9 +77,11 @@ class ExplainedStore:
     plans: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     @contextmanager
-    def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[StageWriter]:
+    def staging(
+        self, bound: BoundStage, epoch: Epoch, *, allowed_seconds: float | None = None
+    ) -> Generator[StageWriter]:
         """Yield a transaction of a stage."""
-        with self.store.staging(bound, epoch) as writer:
+        with self.store.staging(bound, epoch, allowed_seconds=allowed_seconds) as writer:
             found = writer.part_of
 
             def part_of(relation: Relation, block: Block, at: Epoch, size: PageSize) -> tuple[Block, Position | None]:

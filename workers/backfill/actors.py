@@ -29,7 +29,10 @@ def as_one(actors: Sequence[ActorTask]) -> ActorTask:
 
 
 class FragmentTask(BaseModel):
-    """One fragment: the values that change from epoch to epoch. `curr` is the epoch of the versions that it writes."""
+    """One fragment: the values that change from epoch to epoch. `curr` is the epoch of the versions that it writes.
+
+    Changes may take `allowed_seconds`; None is as long as the generation allows.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,3 +40,4 @@ class FragmentTask(BaseModel):
     actors: tuple[ActorTask, ...]
     page_rows: int
     slice_seconds: float = 0.0
+    allowed_seconds: float | None = None

@@ -18,7 +18,9 @@ from service.protocol.relation import Relation
 from workers.engines.rows import input_schema
 from workers.engines.spark import EpochTask, ScanTask, project, read_rows
 from workers.queries.stateless import StatelessPlan
+from workers.spark.bounded import bounded_jobs
 from workers.spark.frames import spark_schema
+from workers.state_store.port import TooSlowError
 from workers.state_store.wire import key_text
 
 _ROWS: Final = 10_000
@@ -33,10 +35,7 @@ class _LateError(Exception):
 def find_failing_row(
     spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask, seconds: float
 ) -> str | None:
-    """Return the key of a row that fails, as `(id) = (5)`, or None if none was found within `seconds`.
-
-    The last attempt may end a little later.
-    """
+    """Return the key of a row that fails, as `(id) = (5)`, or None if none was found within `seconds`."""
     try:
         return _search(spark, scan, plan, task, ends=_monotonic() + seconds)
     except _LateError:
@@ -56,7 +55,10 @@ def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: Epoc
 
         frame = spark.range(0, 1, 1, 1).mapInArrow(rows, spark_schema(input_schema(scan.upstream)))
         try:
-            project(frame, plan).write.format("noop").mode("overwrite").save()
+            with bounded_jobs(spark, 0, ends - _monotonic()):
+                project(frame, plan).write.format("noop").mode("overwrite").save()
+        except TooSlowError:
+            raise _LateError from None
         except Exception:  # noqa: BLE001 - any error counts: these rows cause it
             return True
         return False

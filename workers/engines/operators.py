@@ -27,6 +27,7 @@ class OperatorTask(BaseModel):
 
     `windows` are the changes of its inputs, and `changed` those relations that have any. `scans` has the inputs whose
     history was not read to its end before, by alias. With `anew`, no epoch of the job may have committed yet.
+    `allowed_seconds` is as in `FragmentTask`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -36,6 +37,7 @@ class OperatorTask(BaseModel):
     changed: frozenset[RelationId]
     scans: dict[str, FragmentTask]
     anew: bool = False
+    allowed_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class OperatorEngine:
         self.copiers.give_up()
 
     def _compute(self, task: OperatorTask) -> OperatorOutcome:
-        with self.store.staging(self.bound, task.curr) as session:
+        with self.store.staging(self.bound, task.curr, allowed_seconds=task.allowed_seconds) as session:
             histories = {alias: self._passed(session, task, alias) for alias in task.scans}
             advances = {alias: _advance(task.scans[alias], those) for alias, those in histories.items()}
             paged = any(one.before != one.after for one in advances.values())

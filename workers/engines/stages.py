@@ -62,7 +62,7 @@ class StageEngine:
         """Compute the changes, which the first actor reports, and the pages of some actors, in one transaction."""
         outcomes: list[ActorOutcome] = []
         complete = True
-        with self.store.staging(self.bound, task.curr) as session:
+        with self.store.staging(self.bound, task.curr, allowed_seconds=task.allowed_seconds) as session:
             changes = session.copy_changes(task.windows, task.changed) if 0 in actors and task.changed else NOTHING
             for index in actors:
                 history = self._read(session, task, index)

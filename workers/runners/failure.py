@@ -80,7 +80,8 @@ class JobFailedError(Exception):
 
     def search(self, seconds: float) -> None:
         """Look for the row, if the query or the values are at fault."""
-        key = self._find_key(seconds) if self.deterministic and seconds > 0 else None
+        searches = self.deterministic and not self.too_slow and seconds > 0
+        key = self._find_key(seconds) if searches else None
         self._row = "" if key is None else f" at {key}"
 
 

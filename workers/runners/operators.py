@@ -16,6 +16,7 @@ from service.protocol.plan import FragmentPlan, JobPlan, OperatorPlan, Prefix, T
 from service.protocol.relation import Relation
 from service.protocol.report import FragmentReport
 from workers.backfill.actors import FragmentTask
+from workers.backfill.cost import CostBudget
 from workers.backfill.pace import OPERATOR_ROWS_FIRST, OperatorPace, operator_rows_after
 from workers.backfill.positions import BLOCK_VNODES
 from workers.backfill.scan import ScanState
@@ -68,6 +69,8 @@ class Operator:
     scans: dict[FragmentId, PrefixScan] = field(default_factory=dict[FragmentId, PrefixScan])
     engine: OperatorEngine | None = None
     """Made on first use, so that an idle view costs nothing."""
+    cost: CostBudget | None = None
+    """What its changes may cost after its history. Made on first use."""
     ended: bool = False
 
     @classmethod
@@ -155,6 +158,8 @@ class Operator:
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch: the history that may be read now, and the changes of what was read before."""
+        if self.finished and self.cost is None and epoch.stores.stage_timeout_ms:
+            self.cost = CostBudget(epoch.stores.stage_timeout_ms / 1000)
         began, task = epoch.clock(), self._task(epoch)
         finished = {fragment: scan.state.finished for fragment, scan in self.scans.items()}
         reads = [actor.permits != 0 for scan in task.scans.values() for actor in scan.actors]
@@ -164,6 +169,8 @@ class Operator:
             outcome = self._compute(epoch, task)
             self.anew = False
             seconds = epoch.clock() - began
+            if self.cost is not None:
+                self.cost = self.cost.charged(seconds, epoch.clock())
             self.pace.measured(seconds=seconds, slice_seconds=share)
             epoch.timings_ms[f"job_{self.fragment}"] = seconds * 1000
             if any(reads):
@@ -190,6 +197,7 @@ class Operator:
                 if not scan.state.finished
             },
             anew=self.anew and always,
+            allowed_seconds=None if self.cost is None else self.cost.allowed(epoch.clock()),
         )
 
     def _compute(self, epoch: RunningEpoch, task: OperatorTask) -> OperatorOutcome:

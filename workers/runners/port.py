@@ -32,6 +32,8 @@ class Stores:
     """None for a format that runs no statements."""
     sql: SqlStore | None = None
     """None for a format that stores no table that is filled from a source."""
+    stage_timeout_ms: int = 0
+    """How long the changes of a scan may take; 0 is no limit."""
 
     @property
     def by_sql(self) -> SqlStore:

@@ -4,7 +4,7 @@ Next: `workers.runners.table_scan` and `workers.runners.stage_scan`.
 """
 
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -14,11 +14,13 @@ from service.protocol.ids import Epoch, RelationId
 from service.protocol.report import FragmentReport
 from service.protocol.request import Engine
 from workers.backfill.actors import FragmentTask
+from workers.backfill.cost import CostBudget
 from workers.backfill.pace import COPYING, Pace
 from workers.engines.port import ActorOutcome
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.port import Phase, Place, RunningEpoch
+from workers.spark.bounded import bounded_jobs
 
 FEW: Final = 1000
 """A scan of so few changes runs beside others: starting a task costs more than their rows do."""
@@ -44,6 +46,8 @@ class UpstreamScan(HistoryScan, Generic[Task]):
     """
     paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
     """One pace per engine, because a job in the store starts and ends faster than one in Spark."""
+    cost: CostBudget | None = None
+    """What its changes may cost, in the database graph. Made on first use."""
     ended: bool = False
 
     @property
@@ -90,22 +94,38 @@ class UpstreamScan(HistoryScan, Generic[Task]):
                 # The clock starts here, so that a long wait for the turn shortens the slice.
                 began = epoch.clock()
                 name, engine = self._choose(epoch, task)
-                task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
+                allowed = self._allowed(epoch)
+                update = {"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())}
+                task = task.model_copy(update={**update, "allowed_seconds": allowed})
                 # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
-                outcomes = engine.run(task)
+                limit = epoch.stores.stage_timeout_ms
+                with bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None):
+                    outcomes = engine.run(task)
         except Exception as error:
             raise self._failed(error, epoch, task, computing=computing) from error
         job_seconds = epoch.clock() - began
+        if self.cost is not None:
+            self.cost = self.cost.charged(job_seconds, epoch.clock())
         self.paces[name] = self.measure(
             outcomes, self.paces[name], slice_seconds=task.slice_seconds, job_seconds=job_seconds
         )
         return outcomes
 
+    def _allowed(self, epoch: RunningEpoch) -> float | None:
+        """Return how long the changes of this epoch may take. History is bound by its slice."""
+        if not (self.history_over and epoch.stores.stage_timeout_ms):
+            return None
+        self.cost = self.cost or CostBudget(epoch.stores.stage_timeout_ms / 1000)
+        return self.cost.allowed(epoch.clock())
+
     def _turn(self, epoch: RunningEpoch) -> AbstractContextManager[None]:
-        """Return the context in which an engine runs."""
-        return epoch.spark_turn()
+        """Return the context in which an engine runs.
+
+        A created job in a graph of its own may compute for long, and others have their turns meanwhile.
+        """
+        return nullcontext() if epoch.barrier.follows else epoch.spark_turn()
 
     def _check_present(self) -> None:
         if self.ended:

@@ -123,10 +123,14 @@ class PostgresStore:
         return Replayed(ended + begun, Written(inserted, closed))
 
     @contextmanager
-    def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[StageWriter]:
+    def staging(
+        self, bound: BoundStage, epoch: Epoch, *, allowed_seconds: float | None = None
+    ) -> Generator[StageWriter]:
         """Yield a transaction of a stage that writes at `epoch`. When the context ends, fence and commit."""
+        limit = self.stage_timeout_ms
+        allowed = limit if allowed_seconds is None else max(1, round(allowed_seconds * 1000))
         with self.transaction(STAGING) as connection:
-            yield StageWriter(connection, bound, epoch, self._part, timeout_ms=self.stage_timeout_ms)
+            yield StageWriter(connection, bound, epoch, self._part, limit_ms=limit, timeout_ms=allowed)
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """Whether any version began or ended in `(after, upto]`."""

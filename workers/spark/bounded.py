@@ -1,0 +1,46 @@
+"""Bound how long Spark jobs may take that compute changes, because everybody waits for them (I13)."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from workers.state_store.port import TooSlowError
+
+_TAG: Final = "tidefill-bounded-{}"
+_AGAIN_SECONDS: Final = 1.0
+
+
+@contextmanager
+def bounded_jobs(spark: SparkSession, limit_ms: int, seconds: float | None) -> Generator[None]:
+    """Cancel the jobs of this thread that still run after so many seconds, and raise TooSlowError. None: any.
+
+    `limit_ms` is the parameter that users know (`stage_timeout_ms`).
+    """
+    if seconds is None:
+        yield
+        return
+    context, tag = spark.sparkContext, _TAG.format(threading.get_ident())
+    over, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        wait = seconds
+        while not over.wait(wait):
+            late.set()
+            # A job that begins just now is cancelled by the next call.
+            context.cancelJobsWithTag(tag)
+            wait = _AGAIN_SECONDS
+
+    context.addJobTag(tag)
+    threading.Thread(target=watch, name="bounded-jobs", daemon=True).start()
+    try:
+        yield
+    except Exception as error:
+        if late.is_set():
+            raise TooSlowError(limit_ms) from error
+        raise
+    finally:
+        over.set()
+        context.removeJobTag(tag)
