@@ -97,22 +97,25 @@ Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
 
 
 async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Sequence[JobPlan]:
-    """Return plans in order of job id. A job whose relation was removed has no plan."""
+    """Return plans in order of job id. A job that lost its relation, or one that it reads, has no plan."""
     found = (await connection.execute(_JOBS.where(among(job.c.id, jobs)))).all()
     targets = {row.id: row.relation for row in found}
     rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
     queries = {row.id: _QUERY.validate_json(row.query) for row in rows if row.query is not None}
     read = {row.id: _read(row, queries.get(row.id)) for row in rows}
-    needed = set(targets.values()).union(*read.values())
-    relations, hidden = await read_relations(connection, needed, targets.values())
     actors = await read_actors(connection, [row.id for row in rows])
     positions = await read_positions(connection, [row.id for row in rows if not row.finished])
+    needed = set(targets.values()).union(*read.values())
+    # Last, because each statement sees what was committed meanwhile: a job that is still there now was there in all.
+    relations, hidden = await read_relations(connection, needed, targets.values())
+    gone = {row.job for row in rows if not relations.keys() >= {targets.get(row.job), *read[row.id]}}
     plans: dict[int, list[FragmentPlan]] = defaultdict(list)
     for row in rows:
-        its_relations = [relations[one] for one in read[row.id]]
-        plans[row.job].append(
-            _fragment(row, actors[row.id], positions.get(row.id, {}), queries.get(row.id), its_relations)
-        )
+        if row.job not in gone:
+            its_relations = [relations[one] for one in read[row.id]]
+            plans[row.job].append(
+                _fragment(row, actors[row.id], positions.get(row.id, {}), queries.get(row.id), its_relations)
+            )
     snapshots = {row.id: _snapshot(row) for row in found}
     return [
         JobPlan(
@@ -123,7 +126,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
             snapshot=snapshots[one],
         )
         for one in sorted(targets)
-        if targets[one] in relations
+        if targets[one] in relations and one not in gone
     ]
 
 

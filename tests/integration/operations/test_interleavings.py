@@ -15,6 +15,7 @@ from service.domain.barrier import Commit, GraphStatus, Inject
 from service.domain.errors import Conflict
 from service.domain.job import JobEvent
 from service.meta_store.barriers.commands import PostgresCommands
+from service.meta_store.jobs import plans
 from service.operations.commands import limits, mutations
 from service.operations.jobs import lifecycle, snapshots
 from service.operations.parameters import alter
@@ -250,3 +251,31 @@ async def test_c15_a_flush_that_comes_while_a_barrier_is_made_rides_on_a_checkpo
         barrier = await tx.barriers.for_worker(WORKER)
     assert barrier is not None
     assert barrier.kind is BarrierKind.CHECKPOINT
+
+
+@pytest.mark.parametrize("read", ["read_actors", "read_positions", "read_relations"])
+async def test_n9_a_drop_between_two_reads_of_the_plans_leaves_the_plan_out(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """Each read of one transaction sees what was committed before it."""
+    dropped, kept = (await leader.add_views(2, named="m"))[0]
+    original = getattr(plans, read)
+
+    async def after_a_drop(*args: object) -> object:
+        async with leader.stores.begin() as dropping:
+            entry = await dropping.catalog.named("m0")
+            if entry is not None:
+                await dropping.catalog.remove(RelationId(entry.relation.id))
+        return await original(*args)
+
+    monkeypatch.setattr(plans, read, after_a_drop)
+    async with leader.stores.begin() as tx:
+        assert [plan.id for plan in await tx.plans.of([dropped, kept])] == [kept]
+
+
+async def test_n9_a_drop_of_what_a_view_reads_leaves_its_plan_out(leader: Leader) -> None:
+    (job,), _ = await leader.add_views(1, named="m")
+    async with leader.stores.begin() as tx:
+        (plan,) = await tx.plans.of([job])
+        await tx.catalog.remove(plan.table_scans[0].upstream.id)
+        assert await tx.plans.of([job]) == []
