@@ -12,7 +12,7 @@ from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.parameters import SystemParameters
 from service.domain.roles import Role
 from service.operations.naming import Named, named, or_there, skipped
-from service.operations.offload import parsed
+from service.operations.offload import beside_views, parsed
 from service.operations.retrying import retried
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
@@ -22,8 +22,9 @@ from service.ports.meta_store import Transaction
 from service.ports.records import NewLogicalView
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
-from service.sql.statements.logical_views import CreateView
+from service.sql.statements.logical_views import CreateView, occurrences
 from service.sql.text.tree import Tree
+from service.sql.views.bind import SCANS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,25 @@ async def _reads(tx: Transaction, statement: CreateView) -> Sequence[RelationId]
     return found
 
 
+async def _check_occurrences(world: World, statement: CreateView) -> None:
+    """Raise Invalid if the logical views below make Postgres plan too much, for this view and for each of its readers.
+
+    A text that reads no view costs what it shows.
+    """
+    views = {name: view.query for name, view in (await queries(world, statement.reads)).items()}
+    if not views:
+        return
+    count = await beside_views(world.parsers, statement.text, views, occurrences, statement.query, views)
+    if count > SCANS_MAX:
+        raise Invalid(
+            f"the view reads {count} relations through the logical views in it, and may read {SCANS_MAX}:"
+            " create a materialized view of one of them, and read that",
+            position=statement.query.start + 1,
+        )
+
+
 async def _created(call: Call, statement: CreateView, reads: Sequence[RelationId], timeout_ms: int) -> tuple[str, ...]:
+    await _check_occurrences(call.world, statement)
     await _make(call.world, await _add(call.world, statement, reads, timeout_ms), statement, call.asked_by)
     return ()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Final
 
 from sqlglot import exp
@@ -52,6 +53,21 @@ def _create(cursor: Cursor) -> CreateView:
 def query_reads(tree: Tree) -> frozenset[str]:
     """Return the names of the relations that a query reads."""
     return frozenset(identifier(table.this) for table in named_relations(tree.root))
+
+
+def occurrences(tree: Tree, views: Mapping[str, Tree]) -> int:
+    """Return how many relations a query reads once each logical view, one of `views`, is replaced by its query.
+
+    Nothing is replaced here: views that each read the one below twice double with each of them.
+    """
+    counts: dict[str, int] = {}
+
+    def count(query: Tree) -> int:
+        return sum(counts.get(identifier(table.this), 1) for table in named_relations(query.root))
+
+    for name in TopologicalSorter({name: query_reads(view) for name, view in views.items()}).static_order():
+        counts[name] = count(views[name]) if name in views else 1
+    return count(tree)
 
 
 def selects_all(view: CreateView) -> bool:

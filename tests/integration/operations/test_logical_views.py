@@ -358,3 +358,19 @@ async def test_d10_a_select_from_what_failed_or_reads_it_is_told_so(here: Here) 
     assert (await here.run("SELECT * FROM well")).notices == ()
     (said,) = (await here.run("SELECT * FROM t")).notices
     assert said.startswith('"t" is failed since ')
+
+
+async def test_n11_views_that_double_are_refused_before_postgres_plans_them(here: Here) -> None:
+    doubled = "CREATE VIEW e{} AS SELECT a.id FROM e{} a JOIN e{} b ON a.id = b.id"
+    await here.run("CREATE VIEW e0 AS SELECT id FROM t UNION ALL SELECT id FROM t UNION ALL SELECT id FROM t")
+    for number in range(1, 5):
+        await here.run(doubled.format(number, number - 1, number - 1))
+    message = (
+        "the view reads 96 relations through the logical views in it, and may read 64:"
+        " create a materialized view of one of them, and read that"
+    )
+    await refused(here, "CREATE VIEW e5 AS ^SELECT a.id FROM e4 a JOIN e4 b ON a.id = b.id", Invalid, message)
+    assert "e5" not in await here.names()
+    await here.run("CREATE VIEW e5 AS WITH one AS (SELECT id FROM e4) SELECT a.id FROM one a JOIN one b USING (id)")
+    await here.run(f"CREATE VIEW wide AS {' UNION ALL '.join(['SELECT id FROM t'] * 65)}")
+    await refused(here, "CREATE VIEW w AS ^SELECT * FROM wide", Invalid, "reads 65 relations")
