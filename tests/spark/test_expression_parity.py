@@ -116,6 +116,7 @@ replace(x, 'b', '\') | replace(x, '', 'z') | translate(x, 'Abc', 'xy') | reverse
 split_part(x, 'b', 1) | split_part(x, 'b', 2) | split_part(x, 'b', -1) | split_part(x, 'q', 3) | strpos(x, 'b') | position('' in x) | position('c' in x)
 starts_with(x, 'A') | 'a⏎b' | 'it''s' | '\' | '%\_"`$' | '' | ' ' | x like '%b%' | x like 'A__' | x not like 'a%' | x like '%\%%'
 x like '%\\%' | x like '%!%%' escape '!' | x ilike 'aBC' | x like '%⏎' | x like '%\b%' | x like '%''%' | '' like '%'
+x like y | y ilike y | x like '%l%k%_' | x not like '%\\%\"%\%\__' | x ilike '%A%B%C%' | x like 'a%\\%!%%' escape '!' | x like null | x like '%b%' || y
 ok and i > 0 | ok or i > 0 | not ok | ok is true | ok is not false | ok is null | ok is unknown | x is null | x is not null | null is null
 i = 4 | i <> 4 | i != 4 | i < 0 | i >= 0 | d = -0.5 | r = 1.5 | n = 2.5 | n > i | b > d | x = 'Abc' | x < 'b' | x > 'Z' | x <= y | u > '00000000-0000-0000-0000-000000000001'
 u = 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11' | tm < '12:00' | tm = '10:20:30.50' | dt > '2020-01-01' | dt = date '2024-02-29' | ts > '2000-03-01'

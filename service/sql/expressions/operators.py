@@ -32,7 +32,6 @@ from service.sql.expressions.typed import (
     common,
     digits,
     numeric,
-    quoted,
     widest,
 )
 
@@ -117,18 +116,6 @@ def comparable(values: Sequence[Typed], what: str) -> ColumnType:
         kind = DOUBLE
     require_ordered(kind, what, values[0].position)
     return kind
-
-
-def pattern(value: Typed, escape: str) -> str:
-    """Return a LIKE pattern in Spark SQL.
-
-    Spark refuses an escape before an ordinary character, but Postgres takes the character. Raises Invalid.
-    """
-    if value.type is None and value.literal is not None:
-        return quoted(_escaped(value, escape), value.position)
-    if escape != "\\":
-        raise Invalid("ESCAPE takes a literal pattern in a view", position=value.position)
-    return coerced(value, TEXT).sql
 
 
 def _comparison(node: Node, left: Typed, right: Typed) -> Typed:
@@ -265,21 +252,6 @@ def require_powers(left: Typed, right: Typed) -> None:
     known = [value for value in (left, right) if value.type is not None]
     if not known or any(value.name not in NUMBERS for value in known):
         raise _no_operator("^", left, right)
-
-
-def _escaped(value: Typed, escape: str) -> str:
-    """Return the pattern with only those escapes that Spark accepts."""
-    assert value.literal is not None
-    shown, characters = "", iter(value.literal)
-    for character in characters:
-        if escape and character == escape:
-            following = next(characters, None)
-            if following is None:
-                raise Invalid("LIKE pattern must not end with escape character", position=value.position)
-            shown += "\\" + following if following in "%_\\" else following
-        else:
-            shown += "\\\\" if character == "\\" else character
-    return shown
 
 
 def _no_operator(sign: str, left: Typed, right: Typed) -> Invalid:

@@ -21,6 +21,7 @@ from service.sql.expressions.comparing import compared, listed
 from service.sql.expressions.contexts import check_context
 from service.sql.expressions.functions import AGGREGATES, FUNCTIONS, call
 from service.sql.expressions.intervals import parse_span
+from service.sql.expressions.patterns import like
 from service.sql.expressions.special import SPECIAL, array_of, extract, subscript
 from service.sql.expressions.typed import (
     BOOLEAN,
@@ -221,10 +222,9 @@ def _between(scope: Scope, node: exp.Expr) -> Typed:
 
 def _like(scope: Scope, node: exp.Expr, escape: str = "\\") -> Typed:
     scope.reads(node, "this", "expression", "negate")
-    value, pattern = coerced(scope.argument(node), TEXT), scope.argument(node, "expression")
-    shown = operators.pattern(pattern, escape)
-    word = f"{'not ' if node.args.get('negate') else ''}{'ilike' if isinstance(node, exp.ILike) else 'like'}"
-    return Typed(f"({value.sql} {word} {shown})", BOOLEAN, value.position)
+    value, pattern = scope.argument(node), scope.argument(node, "expression")
+    shown = like(value, pattern, escape, folded=isinstance(node, exp.ILike))
+    return Typed(f"(not {shown})" if node.args.get("negate") else shown, BOOLEAN, value.position)
 
 
 def _escape(scope: Scope, node: exp.Expr) -> Typed:

@@ -20,10 +20,10 @@ WORDS: Final = frozenset(
     when x year yearofweek quarter month week day doy dayofweek dayofweek_iso hour minute second abs array_contains
     ascii bit_length cardinality ceil char_length coalesce concat concat_ws date_add date_sub date_trunc datediff
     extract floor greatest hex instr isnan least left lower lpad make_date md5 nullif
-    octet_length pmod raise_error repeat replace reverse right rint round rpad sign split_part sqrt startswith
-    substring timestamp_micros translate trim unix_micros upper""".split()  # noqa: SIM905 - a list of words reads best as words
+    octet_length pmod raise_error regexp_replace repeat replace reverse right rint rlike round rpad sign split_part sqrt
+    startswith substring timestamp_micros translate trim unix_micros upper""".split()  # noqa: SIM905 - a list of words reads best as words
 )
-"""All keywords, types, fields and functions that `functions`, `special`, `operators`, `casts` and `typed` print."""
+"""All keywords, types, fields and functions that the modules of `service.sql.expressions` print."""
 
 
 class UnsafeError(Exception):
