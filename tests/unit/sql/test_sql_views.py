@@ -288,3 +288,18 @@ def test_what_a_view_may_not_say_is_refused_at_its_place(query: str, kind: str, 
     assert isinstance(error.value, Invalid | NotFound)
     assert (type(error.value).__name__, error.value.position) == (kind, place), str(error.value)
     assert message in str(error.value)
+
+
+def test_n4a_an_expression_that_grows_with_each_level_is_refused_early() -> None:
+    def nested(levels: int) -> str:
+        return "replace(" * levels + "b" + ", 'x', 'y')" * levels
+
+    bound(f"select {nested(5)} as x, id from t")
+    with pytest.raises(Invalid, match="more than 2 MiB of SQL is not supported in a view"):
+        bound(f"select {nested(40)} as x, id from t")
+
+
+def test_n4a_a_pattern_has_at_most_so_many_wildcards() -> None:
+    assert "rlike" in spark(f"b like '{'%_' * 500}'")
+    with pytest.raises(Invalid, match="a LIKE pattern of more than 1000 wildcards and escapes is not supported"):
+        spark(f"b like '{'%_' * 500}%'")
