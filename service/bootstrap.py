@@ -29,7 +29,6 @@ from service.columnar.process import ColumnarProcesses
 from service.domain.backlog import Backlog
 from service.domain.claims import oidc_rules
 from service.domain.reach import parse_host_rules
-from service.domain.sessions import SessionLimits
 from service.domain.uploading import Spool
 from service.embedded.postgres import EmbeddedPostgres
 from service.identity.oidc import OidcBearers
@@ -61,7 +60,6 @@ from service.serving.logical_views import PostgresViews
 from service.serving.lookups import PostgresLookups
 from service.serving.pins import PostgresPins
 from service.serving.read_logins import PostgresReadLogins
-from service.serving.read_sessions import PostgresReadSessions
 from service.serving.reader import PostgresReader, ReaderLimits
 from service.serving.staging import PostgresStaging
 from service.serving.tables import PostgresTables
@@ -272,7 +270,7 @@ def _world(
         lookups=PostgresLookups(pools.owner),
         pins=PostgresPins(pools.owner),
         reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
-        read_sessions=PostgresReadSessions(pools.owner, SessionLimits()),
+        read_sessions=pools.read_sessions,
         staging=PostgresStaging(pools.staging, pools.owner, pools.reader),
         gauge=PostgresGauge(pools.owner),
         http_probe=HttpxProbe(hosts=hosts),

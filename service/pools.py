@@ -8,11 +8,13 @@ from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from service.domain.sessions import SessionLimits
 from service.meta_store.secrets import remembered
 from service.ports.read_logins import ReadPlace
 from service.serving.connections import Pool, open_pool
 from service.serving.preparation import prepare, prepare_catalog_reader
 from service.serving.read_logins import READ_ROLE
+from service.serving.read_sessions import PostgresReadSessions, open_read_sessions
 from service.serving.user_query import open_reader_pool
 from service.settings import Settings
 from service.telemetry.log import logger
@@ -30,6 +32,7 @@ class Pools:
     writer_url: str
     read_group: str
     read_place: ReadPlace
+    read_sessions: PostgresReadSessions
     owner: Pool
     leader: Pool
     staging: Pool
@@ -59,6 +62,7 @@ async def open_pools(stack: AsyncExitStack, settings: Settings, database_url: st
         writer_url=logins.writer_url,
         read_group=logins.read,
         read_place=_read_place(url, await remembered(engine, "read_login_key", proposed=secrets.token_urlsafe(32))),
+        read_sessions=await stack.enter_async_context(open_read_sessions(url, logins.read, SessionLimits())),
         owner=await stack.enter_async_context(open_pool(url, name="owner")),
         leader=await stack.enter_async_context(open_pool(url, name="leader")),
         staging=await stack.enter_async_context(open_pool(url, name="staging", size=settings.loads_max)),

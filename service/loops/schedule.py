@@ -37,8 +37,8 @@ _INDEX_AT_MOST = timedelta(milliseconds=100)
 """The shortest wait between two checks of lookup indexes, so that builds that end together are handled together."""
 _WATCH_EVERY = timedelta(milliseconds=500)
 """How often running builds of indexes are looked at."""
-_WATCH_SESSIONS_EVERY = timedelta(seconds=5)
-"""How often the sessions of users' own tools are looked at."""
+_WATCH_SESSIONS_EVERY = timedelta(seconds=1)
+"""How often the sessions of users' own tools are looked at. For so long one of them can make others wait."""
 _SUPERVISE_AT_MOST, _SUPERVISE_AT_LEAST = timedelta(milliseconds=200), timedelta(seconds=2)
 """The shortest and the longest wait between two checks of the workers. A worker process that ends wakes its launcher.
 """

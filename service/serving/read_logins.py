@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
 from service.domain.sessions import SessionLimits
 from service.ports.read_logins import ReadLogin
@@ -23,7 +22,7 @@ CONNECTIONS_MAX: Final = 16
 READ_ROLE: Final = "tidefill_read"
 """The group's name on a server with a single tidefill database."""
 _LOCK: Final = 0x7469646566696C6D
-"""The advisory lock that serialises changes of these logins."""
+"""Its advisory locks serialise changes of each login."""
 _END_MS: Final = 5_000
 
 _LIMITS: Final = SessionLimits()
@@ -42,6 +41,8 @@ select r.rolname, nullif(r.rolvaliduntil, 'infinity') from pg_auth_members m joi
 where m.roleid = to_regrole(%s) and r.rolname like %s order by 1
 """
 _END: Final = "select pg_terminate_backend(pid, %s) from pg_stat_activity where usename = %s"
+_END_WRITING: Final = f"{_END} and backend_xid is not null"
+"""A login can change itself in an open transaction, which holds the lock on its row."""
 _SESSIONS: Final = "select count(*) from pg_stat_activity where usename = %s"
 
 
@@ -79,7 +80,8 @@ class PostgresReadLogins:
         role = sql.Identifier(name)
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
-                await conn.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
+                await conn.execute("select pg_advisory_xact_lock(hashtextextended(%s, %s))", [name, _LOCK])
+                await conn.execute(_END_WRITING, [_END_MS, name])
                 await make_login(conn, name, password, CONNECTIONS_MAX, group=self._group, until=login.until)
                 # Settings that the login made for itself end here.
                 await conn.execute(sql.SQL("alter role {} reset all").format(role))
@@ -104,15 +106,30 @@ class PostgresReadLogins:
         with translated():
             async with self._pool.connection() as conn:
                 try:
-                    await conn.execute(sql.SQL("alter role {} nologin password null").format(role))
-                    await conn.execute(_END, [_END_MS, name])
+                    await _lock_out(conn, name)
                     if await (await conn.execute(_SESSIONS, [name])).fetchone() != (0,):
                         return False
                     await conn.execute(sql.SQL("drop owned by {}").format(role))
                     await conn.execute(sql.SQL("drop role {}").format(role))
-                except psycopg.errors.UndefinedObject:
+                except errors.UndefinedObject:
                     pass  # Another leader has dropped it.
         return True
+
+
+async def _lock_out(conn: Connection, name: str) -> None:
+    """End a login's sessions, and let it open no new ones. Its sessions can hold the lock on its row."""
+    lock = sql.SQL("alter role {} nologin password null").format(sql.Identifier(name))
+    for last in (False, False, True):
+        await conn.execute(_END, [0, name])
+        await conn.execute(_END, [_END_MS, name])
+        try:
+            await conn.execute(lock)
+            break
+        except (errors.LockNotAvailable, errors.InternalError_):
+            # A session that was opened meanwhile holds the lock, or has changed the row.
+            if last:
+                raise
+    await conn.execute(_END, [_END_MS, name])
 
 
 def _instant(value: object) -> datetime | None:

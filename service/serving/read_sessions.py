@@ -1,47 +1,106 @@
-"""End sessions of users' own tools that exceed the limits of their login.
+"""End sessions of users' own tools that exceed the limits of their login, or that others wait for.
 
 The login's settings end most of them. But a session can change its settings, and only the server's side cannot be
-changed: an open transaction keeps the tables of dropped relations, and holds up the builds of indexes.
+changed: an open transaction keeps the tables of dropped relations, and holds up the builds of indexes. A session can
+also change its own login. Such a write holds locks for which others wait, and can fill the server's lock table.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
+import psycopg
+from psycopg import errors
+
 from service.domain.sessions import Ended, SessionLimits
-from service.serving.connections import Pool, translated, trusted
+from service.serving.connections import OWNER_SETTINGS, Connection, translated, trusted, with_settings
 from service.serving.sessions import END_MS
 
-_READ: Final = "^tidefill_read(_|$)"
+_QUEUE_FULL: Final = 0.01
+"""The used share of the server's queue of notifications from which sessions are ended that hold it back."""
+_HOLD: Final = "select from pg_roles, pg_auth_members, pg_database limit 0"
+"""Takes locks on all shared catalogs that `_END` needs. They are kept until the transaction ends."""
+_FRESH: Final = "select pg_stat_clear_snapshot()"
 _END: Final = f"""
 select pid, login, why, pg_terminate_backend(pid, {END_MS})
 from (
     select pid, usename::text as login, case
-        when state !~ '^idle' and query_start < clock_timestamp() - %(statement)s then 'its statement'
-        when state ~ '^idle' and state_change < clock_timestamp() - %(idle)s then 'idle, its transaction'
-        when xact_start < clock_timestamp() - %(transaction)s then 'its transaction'
+        when backend_xid is not null then 'write'
+        when state !~ '^idle' and query_start < clock_timestamp() - %(statement)s then 'statement'
+        when state ~ '^idle' and state_change < clock_timestamp() - %(idle)s then 'idle'
+        when xact_start < clock_timestamp() - %(transaction)s then 'transaction'
+        when pg_notification_queue_usage() > {_QUEUE_FULL} then 'queue'
     end as why
     from pg_stat_activity
-    where datname = current_database() and usename ~ '{_READ}' and xact_start is not null
+    where usename ~ %(logins)s and xact_start is not null
 ) session
 where why is not null
 """
 
 
 class PostgresReadSessions:
-    """`ReadSessions` over a pool of the state store's owner."""
+    """`ReadSessions` of the logins in a group, over connections of the state store's owner.
 
-    def __init__(self, pool: Pool, limits: SessionLimits) -> None:
-        self._pool, self._limits = pool, limits
+    A full lock table refuses every new lock on a shared catalog. So one of the two connections always holds them in an
+    open transaction. They change places at each look: nobody who locks a catalog waits for longer than that.
+    """
+
+    def __init__(self, url: str, group: str, limits: SessionLimits) -> None:
+        self._url = with_settings(url, OWNER_SETTINGS, application_name="tidefill-sessions")
+        self._wanted = {
+            "logins": f"^{re.escape(group)}(_|$)",
+            "statement": limits.statement,
+            "idle": limits.idle,
+            "transaction": limits.transaction,
+        }
+        self._reasons = {
+            "write": "it wrote, and others wait for its locks",
+            "statement": f"its statement was open for more than {limits.statement}",
+            "idle": f"idle, its transaction was open for more than {limits.idle}",
+            "transaction": f"its transaction was open for more than {limits.transaction}",
+            "queue": "its transaction held back the notifications of all others",
+        }
+        self._connections: list[Connection] = []
 
     async def end_overdue(self) -> Sequence[Ended]:
-        limits = self._limits
-        taken = {"its statement": limits.statement, "idle, its transaction": limits.idle}
-        wanted = {"statement": limits.statement, "idle": limits.idle, "transaction": limits.transaction}
         with translated():
-            async with self._pool.connection() as conn:
-                rows = await (await conn.execute(trusted(_END), wanted)).fetchall()
-        return [
-            Ended(pid, login, f"{why} was open for more than {taken.get(why, limits.transaction)}")
-            for pid, login, why, ended in rows
-            if ended
-        ]
+            try:
+                rows = await self._look()
+            except psycopg.Error:
+                await self.close()
+                raise
+        return [Ended(pid, login, self._reasons[why]) for pid, login, why, ended in rows if ended]
+
+    async def close(self) -> None:
+        """Close the connections. The next look opens new ones."""
+        while self._connections:
+            await self._connections.pop().close()
+
+    async def _look(self) -> Sequence[tuple[int, str, str, bool]]:
+        while len(self._connections) < 2:
+            self._connections.append(await psycopg.AsyncConnection.connect(self._url, prepare_threshold=None))
+        holding, other = self._connections
+        await other.rollback()
+        try:
+            await other.execute(_HOLD)
+        except errors.OutOfMemory:
+            await holding.execute(_FRESH)
+            return await self._end(holding)
+        await holding.rollback()
+        self._connections.reverse()
+        return await self._end(other)
+
+    async def _end(self, conn: Connection) -> Sequence[tuple[int, str, str, bool]]:
+        cursor = await conn.execute(trusted(_END), self._wanted)
+        return [(pid, login, why, ended) for pid, login, why, ended in await cursor.fetchall()]
+
+
+@asynccontextmanager
+async def open_read_sessions(url: str, group: str, limits: SessionLimits) -> AsyncGenerator[PostgresReadSessions]:
+    """Connections are opened by the first look, and closed at the end."""
+    sessions = PostgresReadSessions(url, group, limits)
+    try:
+        yield sessions
+    finally:
+        await sessions.close()

@@ -39,8 +39,9 @@ _WRITER_SETTINGS: Final = (
 _BY_SUPERUSER: Final = (
     # Prevents that one user's sort fills the disk.
     ("temp_file_limit", "4GB"),
-    # Errors of users' statements are answered. The server's log would show their values to whoever reads it.
-    ("log_min_messages", "log"),
+    # Errors of users' statements are answered. The server's log would show their values to whoever reads it, and grow
+    # with each RAISE LOG.
+    ("log_min_messages", "fatal"),
     ("log_min_error_statement", "panic"),
 )
 """Only a superuser can set these, and the logins cannot change them."""

@@ -1,5 +1,6 @@
 """U3 and U6: people's own tools read the public views and write nothing, not even as the superuser."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -201,6 +202,92 @@ async def test_s3_a_login_that_ends_leaves_no_session_and_no_role(store: Store) 
         pass
     assert await reads.end("t1")
     assert [one.suffix for one in await reads.all()] == ["t2"]
+
+
+@contextmanager
+def locking_itself(url: str) -> Generator[psycopg.Connection]:
+    """A session that holds the lock on its login's row."""
+    connection = psycopg.connect(url)
+    try:
+        connection.execute("set transaction read write")
+        connection.execute("alter role current_user password 'y'")
+        yield connection
+    finally:
+        connection.close()
+
+
+async def test_n2_a_login_that_locks_itself_ends(store: Store) -> None:
+    url = await store.read_url("t1")
+    with psql(url) as reading, locking_itself(url):
+        assert await PostgresReadLogins(store.pool, store.logins.read).end("t1")
+        with pytest.raises(psycopg.OperationalError):
+            reading.execute("select 1")
+
+
+async def test_n2_a_login_that_locks_itself_is_opened_again(store: Store) -> None:
+    with locking_itself(await store.read_url("t1")), psql(await store.read_url("t1")) as connection:
+        assert rows(connection, "select id from orders") == [(1,)]
+
+
+async def test_n2_a_login_that_is_being_opened_holds_up_no_other(store: Store) -> None:
+    await store.read_url("t1")
+    async with await psycopg.AsyncConnection.connect(store.url) as owner:
+        await owner.execute(f"alter role {store.logins.read}_t1 connection limit 5".encode())
+        opening = asyncio.create_task(store.read_url("t1"))
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        while await store.rows(waits) != [(1,)]:
+            pass
+        with psql(await store.read_url("t2")) as connection:
+            assert rows(connection, "select id from orders") == [(1,)]
+        assert not opening.done()
+        await owner.rollback()
+        await opening
+
+
+LIFTS = [
+    "set log_min_messages = log",
+    "set log_min_error_statement = log",
+    "set log_statement = 'all'",
+    "set log_duration = on",
+    "set log_min_duration_statement = 0",
+    "set log_transaction_sample_rate = 1",
+    "set log_statement_stats = on",
+    "set log_temp_files = 0",
+    "set log_lock_waits = on",
+    "alter role current_user set log_min_messages = log",
+    "alter role current_user in database {database} set log_min_messages = log",
+    "alter role current_user in database {database} reset log_min_messages",
+]
+RESETS = ["alter role current_user reset all", "alter role current_user in database {database} reset all"]
+
+
+def says(text: str) -> str:
+    return f"do $$ begin raise log '{text}'; raise warning '{text}'; end $$"
+
+
+async def test_n3_no_session_writes_to_the_server_s_log(store: Store) -> None:
+    url = await store.read_url()
+    with psql(url) as connection:
+        connection.execute("set default_transaction_read_only = off")
+        database = f'"{connection.info.dbname}"'
+        for lift in LIFTS:
+            with pytest.raises(errors.InsufficientPrivilege):
+                connection.execute(lift.format(database=database).encode())
+        for reset in RESETS:
+            connection.execute(reset.format(database=database).encode())
+    with pytest.raises(psycopg.OperationalError, match="permission denied"):
+        psycopg.connect(url, options="-c log_min_messages=log")
+    with psql(url) as connection:
+        # Each statement of such a session is a LOG message.
+        connection.execute("set debug_print_parse = on")
+        connection.execute(says("nobody wants this").encode())
+    await store.run(says("the owner may"))
+    while not await store.rows(f"{LOG} where line ~ 'LOG:  the owner may'"):
+        pass
+    assert await store.rows(f"{LOG} where line ~ 'nobody wants'") == []
+
+
+LOG = "select line from string_to_table(pg_read_file(pg_current_logfile()), chr(10)) line"
 
 
 async def test_s3_a_login_ends_by_itself(store: Store) -> None:

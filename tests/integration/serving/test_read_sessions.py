@@ -1,4 +1,4 @@
-"""S5: the limits of people's own tools hold, whatever their sessions set."""
+"""S5, N1 and N3: the limits of people's own tools hold, whatever their sessions set, and nobody waits for them."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from psycopg import errors
 
 from service.domain.sessions import Ended, SessionLimits
-from service.serving.read_sessions import PostgresReadSessions
+from service.serving.read_sessions import open_read_sessions
 from tests.support.state_store import Store
 
 pytestmark = pytest.mark.postgres
@@ -30,8 +31,7 @@ async def lifted(store: Store) -> AsyncGenerator[Connection]:
 
 
 async def ended(store: Store, limits: SessionLimits) -> Ended:
-    sessions = PostgresReadSessions(store.pool, limits)
-    async with asyncio.timeout(60):
+    async with open_read_sessions(store.url, store.logins.read, limits) as sessions, asyncio.timeout(60):
         while not (found := await sessions.end_overdue()):
             pass
     (one,) = found
@@ -67,9 +67,59 @@ async def test_s5_a_statement_ends_though_the_session_has_lifted_the_limit(store
 async def test_s5_sessions_within_their_limits_and_those_of_others_go_on(store: Store, lifted: Connection) -> None:
     async with await psycopg.AsyncConnection.connect(store.url) as owner, owner.transaction():
         await owner.execute("select 1")
-        assert await PostgresReadSessions(store.pool, SessionLimits()).end_overdue() == []
+        async with open_read_sessions(store.url, store.logins.read, SessionLimits()) as sessions:
+            assert await sessions.end_overdue() == []
         none = SessionLimits(timedelta(0), timedelta(0), timedelta(0))
-        assert [one.pid for one in await PostgresReadSessions(store.pool, none).end_overdue()] == [
-            lifted.info.backend_pid
-        ]
+        async with open_read_sessions(store.url, store.logins.read, none) as sessions:
+            assert [one.pid for one in await sessions.end_overdue()] == [lifted.info.backend_pid]
         await owner.execute("select 1")
+
+
+async def fill_lock_table(conn: Connection, savepoints: int) -> None:
+    """Give each of many nested transactions a number, and so a lock, until no lock is left."""
+    nested = ";".join(f"savepoint s{number}" for number in range(savepoints))
+    with pytest.raises(errors.OutOfMemory):
+        await conn.execute(f"{nested};alter role current_user set work_mem = '5MB'".encode())
+
+
+async def test_n1_sessions_that_fill_the_lock_table_end_at_the_next_look(store: Store) -> None:
+    opened = [await psycopg.AsyncConnection.connect(await store.read_url(f"t{number}")) for number in range(4)]
+    async with open_read_sessions(store.url, store.logins.read, SessionLimits()) as sessions:
+        assert await sessions.end_overdue() == []
+        # Whatever the catalogs' caches knew is forgotten.
+        await store.read_url("other")
+        for conn, savepoints in zip(opened, (60_000, 2_000, 200, 50), strict=True):
+            await conn.execute("set transaction read write")
+            await fill_lock_table(conn, savepoints)
+        with pytest.raises(errors.OutOfMemory):
+            await store.rows("select count(*) from pg_roles, pg_shdescription, pg_tablespace, pg_shseclabel")
+        found = await sessions.end_overdue()
+        assert {one.pid for one in found} == {conn.info.backend_pid for conn in opened}
+        assert {one.reason for one in found} == {"it wrote, and others wait for its locks"}
+        assert await store.rows("select count(*) > 0 from pg_roles, pg_tablespace") == [(True,)]
+        assert await sessions.end_overdue() == []
+    for conn in opened:
+        await conn.close()
+
+
+async def test_n3_a_session_that_holds_back_notifications_ends(store: Store) -> None:
+    url = await store.read_url()
+    listening = await psycopg.AsyncConnection.connect(url, autocommit=True)
+    async with (
+        await psycopg.AsyncConnection.connect(url, autocommit=True) as idle,
+        open_read_sessions(store.url, store.logins.read, SessionLimits()) as sessions,
+    ):
+        await listening.execute("listen foo")
+        await listening.execute("begin")
+        await listening.execute("select 1")
+        assert await sessions.end_overdue() == []
+        await idle.execute("set default_transaction_read_only = off")
+        notify = "execute format('notify foo, %L', i || repeat('x', 7000))"
+        await idle.execute(f"do $$ begin for i in 1 .. 12000 loop {notify}; end loop; end $$".encode())
+        assert await store.rows("select pg_notification_queue_usage() > 0") == [(True,)]
+        (one,) = await sessions.end_overdue()
+        assert one.pid == listening.info.backend_pid
+        assert one.reason == "its transaction held back the notifications of all others"
+        assert await store.rows("select pg_notification_queue_usage()") == [(0,)]
+        await idle.execute("select 1")
+    await listening.close()
