@@ -1,8 +1,9 @@
 """Check queries that Postgres runs as written, and find the relations that they name.
 
 The fence is the reader's login: it is read-only and sees public views and `rw_catalog` only. This module refuses what a
-login cannot be denied: functions that wait, lock, notify, read files or run a text as a query, and statements that only
-look like queries. It checks the tokens, so it works whether or not sqlglot understands the text.
+login cannot be denied: functions that wait, lock, notify, read files or run a text as a query, views of other callers'
+sessions, and statements that only look like queries. It checks the tokens, so it works whether or not sqlglot
+understands the text.
 """
 
 import re
@@ -30,10 +31,18 @@ _DENIED: Final = re.compile(
     |pg_create_.*|pg_drop_.*|pg_switch_wal|pg_backup_.*|pg_promote|pg_wal_replay_.*|pg_export_snapshot|pg_import_.*|pg_set_.*
     |pg_stat_reset.*|pg_restore_.*|pg_clear_.*|pg_log_.*|pg_copy_.*|pg_sync_.*|pg_prewarm.*|pg_execute_.*|pg_nextoid
     |pg_stop_making_pinned_objects|binary_upgrade_.*|brin_.*|gin_clean_pending_list|ts_stat|ts_rewrite|crosstab.*|connectby
-    |pg_identify_object_as_address|pg_hba_file_rules|pg_show_all_file_settings|pg_config|current_setting|pg_stat_get_activity
-    |pg_stat_get_wal_.*|pg_get_publication_tables|pg_current_logfile|pg_backend_memory_contexts|pg_get_shmem_.*""",
+    |pg_identify_object_as_address|pg_hba_file_rules|pg_show_all_file_settings|pg_config|current_setting
+    |pg_stat_get_(activity|(backend|progress|replication|subscription|wal)_?.*)|pg_(cursor|prepared_statement|prepared_xact)
+    |pg_lock_status|pg_(safe_snapshot_)?blocking_pids|pg_get_publication_tables|pg_current_logfile|pg_backend_memory_contexts|pg_get_shmem_.*""",
     re.VERBOSE,
 )
+
+_DENIED_VIEWS: Final = re.compile(
+    r"""pg_stat_(activity|gssapi|progress_.*|replication.*|ssl|statements.*|subscription.*|wal_receiver)|pg_aios|pg_cursors
+    |pg_locks|pg_prepared_(statements|xacts)|pg_replication_slots""",
+    re.VERBOSE,
+)
+"""System views of other sessions. All callers' queries run under one login, which sees the text of each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +81,19 @@ def check_query(tokens: Sequence[Token]) -> None:
     for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
         if token.kind is TokenKind.PARAMETER:
             raise Invalid(f"there is no parameter {token.text}", position=token.position)
-        check_function(token, after)
+        _check_name(token, after)
         if reason := _writes(before, token, after):
             raise Invalid(f"{reason} is not allowed here", position=token.position)
 
 
-def check_function(token: Token, after: Token) -> None:
-    """Raise Invalid if the two tokens begin a call of a denied function."""
-    named = token.kind in (TokenKind.NAME, TokenKind.QUOTED)
-    if named and after.is_symbol("(") and _DENIED.fullmatch(token.value):
+def _check_name(token: Token, after: Token) -> None:
+    """Raise Invalid if the two tokens begin a call of a denied function, or name a denied view."""
+    if token.kind not in (TokenKind.NAME, TokenKind.QUOTED):
+        return
+    if after.is_symbol("(") and _DENIED.fullmatch(token.value):
         raise Invalid(f"function {token.value} is not allowed here", position=token.position)
+    if _DENIED_VIEWS.fullmatch(token.value):
+        raise Invalid(f"view {token.value} is not allowed here: it shows other sessions", position=token.position)
 
 
 def named_relations(root: exp.Expr) -> Iterable[exp.Table]:

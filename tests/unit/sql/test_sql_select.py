@@ -82,6 +82,13 @@ DENIED = [
     "pg_export_snapshot",
     "pg_logical_slot_get_changes",
     "ts_stat",
+    "pg_stat_get_activity",
+    "pg_stat_get_backend_activity",
+    "pg_stat_get_progress_info",
+    "pg_cursor",
+    "pg_prepared_statement",
+    "pg_lock_status",
+    "pg_blocking_pids",
 ]
 
 
@@ -131,3 +138,28 @@ def test_a_query_that_does_more_than_read_is_refused(text: str, message: str) ->
     with pytest.raises(Invalid) as error:
         parse(text.replace("^", ""))
     assert (str(error.value), error.value.position) == (message, text.index("^") + 1)
+
+
+@pytest.mark.parametrize(
+    "view", ["pg_stat_activity", "pg_cursors", "pg_prepared_statements", "pg_locks", "pg_stat_ssl"]
+)
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select query from ^{}",
+        "select query from pg_catalog.^{} a",
+        'select query from pg_catalog . "^{}"',
+        "table ^{}",
+        "with a as (select * from ^{}) select * from a",
+        "select * from t where a @@@ (table ^{})",
+        "insert into t select pid from ^{}",
+        "create view v as select query from ^{}",
+    ],
+)
+def test_n6_a_view_of_other_callers_sessions_is_refused(view: str, query: str) -> None:
+    quoted = '"^{}"' in query
+    with pytest.raises(Invalid) as error:
+        parse(query.replace("^", "").format(view if quoted else view.upper()))
+    assert str(error.value) == f"view {view} is not allowed here: it shows other sessions"
+    assert error.value.position == query.index("^") + 1 - quoted
+    assert selected(f"select '{view}', activity.pg_stat from activity").relations == ("activity",)
