@@ -1,7 +1,7 @@
 """Parse the URL of a health probe, and hide its secret parts.
 
-Every text for users (an error, an event, a catalog, a reason) names `shown`, because the user part and the query may
-contain passwords and tokens.
+Every text for users (an error, an event, a catalog, a reason) names `shown`, because the user part, the path and the
+query may contain passwords and tokens.
 """
 
 import re
@@ -21,11 +21,15 @@ _HIDDEN: Final = "***"
 
 @dataclass(frozen=True, slots=True)
 class ProbeUrl:
-    """A URL for a GET request. `target` is the URL without `user`, which is sent as basic authentication."""
+    """A URL for a GET request. `target` is the URL without `user`, which is sent as basic authentication.
+
+    Admins, who set it, see the path (`shown_to_admins`).
+    """
 
     target: str = field(repr=False)
     user: str | None = field(repr=False)
     shown: str
+    shown_to_admins: str = field(repr=False)
 
     @property
     def text(self) -> str:
@@ -43,10 +47,13 @@ def parse_probe_url(text: str, *, pointer: str) -> ProbeUrl:
             " without a fragment",
             pointer=pointer,
         )
-    place = found["host"] + ("" if found["port"] is None else f":{found['port']}") + (found["path"] or "/")
-    shown = "" if found["user"] is None else f"{_HIDDEN}@"
+    place = found["host"] + ("" if found["port"] is None else f":{found['port']}")
+    path = found["path"] or "/"
+    head = f"{found['scheme']}://" + ("" if found["user"] is None else f"{_HIDDEN}@") + place
+    query = f"?{_HIDDEN}" if found["query"] else ""
     return ProbeUrl(
-        target=f"{found['scheme']}://{place}{found['query'] or ''}",
+        target=f"{found['scheme']}://{place}{path}{found['query'] or ''}",
         user=found["user"],
-        shown=f"{found['scheme']}://{shown}{place}" + (f"?{_HIDDEN}" if found["query"] else ""),
+        shown=head + (path if path == "/" else f"/{_HIDDEN}") + query,
+        shown_to_admins=head + path + query,
     )

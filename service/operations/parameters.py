@@ -5,16 +5,18 @@ visible one. Only the probe reads it.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final
 
 from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters, parse_system_parameter
 from service.domain.probes import LENGTH_MAX, parse_probe_url
+from service.domain.roles import Role
 from service.operations.offload import parsed
 from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker
+from service.ports.meta_store import Transaction
 from service.sql.statements.select import Select
 from service.sql.text.tokens import without_literals
 
@@ -23,10 +25,10 @@ SQL_PROBE: Final = "backfill_auto_probe_sql"
 Value = int | bool | str
 
 
-async def known(world: World) -> SystemParameters:
-    """Return every parameter without secrets."""
+async def known(world: World, role: Role = Role.VIEWER) -> SystemParameters:
+    """Return every parameter without secrets. Only admins see the path of the HTTP probe."""
     async with world.stores.begin() as tx:
-        return SystemParameters.of(await tx.parameters.all())
+        return await _seen(tx, role)
 
 
 @retried
@@ -49,7 +51,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> S
             await tx.parameters.set_secret(name, secret)
         for name, value in sorted(wanted.items()):
             await tx.parameters.set(name, str(value).lower() if isinstance(value, bool) else str(value))
-        after = SystemParameters.of(await tx.parameters.all())
+        after = await _seen(tx, asked_by.role)
         if after.backfill_auto_floor > after.backfill_auto_ceiling:
             raise Invalid(
                 f"backfill_auto_floor ({after.backfill_auto_floor}) is above backfill_auto_ceiling"
@@ -60,6 +62,14 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> S
     world.parameters.forget(None)
     world.signals.notify()
     return after
+
+
+async def _seen(tx: Transaction, role: Role) -> SystemParameters:
+    found = SystemParameters.of(await tx.parameters.all())
+    if not (secret := await tx.parameters.secret(HTTP_PROBE)):
+        return found
+    url = parse_probe_url(secret, pointer=HTTP_PROBE)
+    return replace(found, backfill_auto_probe_http=url.shown_to_admins if role is Role.ADMIN else url.shown)
 
 
 def _shown(name: str, secret: str) -> str:

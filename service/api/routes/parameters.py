@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body
 from pydantic import Field, Strict, TypeAdapter
 
-from service.api.access import needs
+from service.api.access import AskedBy, needs
 from service.api.calling import Calling, Here
 from service.api.json_body import ParsedRoute
 from service.domain.parameters import SystemParameters
@@ -22,9 +22,9 @@ _Values = dict[str, Value]
 
 
 @router.get("/system-parameters", dependencies=needs(Role.VIEWER))
-async def show_system_parameters(world: Here) -> SystemParameters:
-    """Show every system parameter with its value. `***` replaces a secret in a URL."""
-    return await parameters.known(world)
+async def show_system_parameters(world: Here, asked_by: AskedBy) -> SystemParameters:
+    """Show every system parameter with its value. `***` replaces what is secret in a URL. Only admins see its path."""
+    return await parameters.known(world, asked_by.role)
 
 
 @router.patch("/system-parameters", response_model=SystemParameters, dependencies=needs(Role.ADMIN))

@@ -46,7 +46,7 @@ def _late(name: str, after: SystemParameters) -> tuple[str, ...]:
 
 @handles(ShowParameters, needs=Role.VIEWER)
 async def _show_parameters(call: Call, _: ShowParameters) -> Outcome:
-    known = await parameters.known(call.world)
+    known = await parameters.known(call.world, call.asked_by.role)
     rows = tuple((name, _text(getattr(known, name))) for name in SystemParameters.__slots__)
     return Outcome("SHOW", (("Name", "text"), ("Value", "text")), rows)
 

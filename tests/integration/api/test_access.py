@@ -212,6 +212,28 @@ async def test_a_token_costs_no_transaction_while_it_is_remembered(closed: Doors
     assert datetime.fromisoformat(known["last_used_at"]) == closed.clock.now()
 
 
+async def test_n10_only_admins_see_the_path_of_a_probe(closed: Doors) -> None:
+    """The address of a webhook is a secret, and is in the path."""
+    name, url = "backfill_auto_probe_http", "http://u:P@h:1/services/P?k=P"
+    for admin in (ROOT, await closed.token("a", "admin")):
+        altered = await closed.call(admin, "PATCH", "/v1/system-parameters", json={name: url})
+        for answer in (altered, await closed.call(admin, "GET", "/v1/system-parameters")):
+            assert answer.json()[name] == "http://***@h:1/services/P?***"
+        rows = (await closed.sql(admin, "SHOW PARAMETERS")).json()["rows"]
+        assert [name, "http://***@h:1/services/P?***"] in rows
+    for role in ("viewer", "operator"):
+        token = await closed.token(role, role)
+        assert (await closed.call(token, "GET", "/v1/system-parameters")).json()[name] == "http://***@h:1/***?***"
+        assert [name, "http://***@h:1/***?***"] in (await closed.sql(token, "SHOW PARAMETERS")).json()["rows"]
+        assert (
+            "services"
+            not in (await closed.call(token, "GET", "/v1/events", headers={"Accept": "application/json"})).text
+        )
+    async with closed.engine.connect() as connection:
+        kept = await connection.execute(text(f"select value from tidefill.system_parameter where name = '{name}'"))
+        assert kept.scalar() == "http://***@h:1/***?***"
+
+
 async def test_a_viewer_changes_nothing_by_any_route_or_statement(closed: Doors) -> None:
     table, _ = await table_and_view(closed.stores)
     await running(closed.stores)

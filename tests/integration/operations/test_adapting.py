@@ -247,7 +247,7 @@ async def test_a_probe_takes_it_to_the_floor_and_it_comes_back(backfill: Backfil
         ("health", StoreHealth(91, 100, None), "connections", "91 of 100 connections are in use (91 % of 90 %)"),
         ("health", StoreHealth(1, 100, 65 << 20), "replication_lag", "a replica is 65.0 MB behind of 64 MB"),
         ("health", Unavailable("the state store is away"), "connections", "the state store is away"),
-        ("http", 503, "http_probe", "http://***@probe:9/health?*** answered 503, not 200"),
+        ("http", 503, "http_probe", "http://***@probe:9/***?*** answered 503, not 200"),
         ("http", ProbeFailed("http://probe could not be reached"), "http_probe", "http://probe could not be reached"),
         ("sql", False, "sql_probe", "the query gave false"),
         ("sql", 12.5, "sql_probe", "the query gave 12.5 of 10"),

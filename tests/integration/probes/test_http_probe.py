@@ -114,7 +114,7 @@ async def test_one_that_does_not_answer_in_time_has_failed() -> None:
 
     async with server(silent) as (port, _):
         with pytest.raises(
-            ProbeFailed, match=r"^http://\*\*\*@127.0.0.1:\d+/live\?\*\*\* did not answer within 50 ms$"
+            ProbeFailed, match=r"^http://\*\*\*@127.0.0.1:\d+/\*\*\*\?\*\*\* did not answer within 50 ms$"
         ):
             await status(port, timeout_ms=50)
         released.set()

@@ -80,19 +80,19 @@ def test_a_bound_of_nothing_or_less(value: float, largest: int, healthy: bool) -
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "shown", "to_admins"),
     [
-        ("http://h", "http://h/"),
-        ("https://h.example:8443/live", "https://h.example:8443/live"),
-        ("http://[::1]:80/", "http://[::1]:80/"),
-        ("http://u:p@h/x", "http://***@h/x"),
-        ("http://u:p@ss@h/x", "http://***@h/x"),
-        ("http://token@h/x?key=k&a", "http://***@h/x?***"),
+        ("http://h", "http://h/", "http://h/"),
+        ("https://h.example:8443/live", "https://h.example:8443/***", "https://h.example:8443/live"),
+        ("http://[::1]:80/", "http://[::1]:80/", "http://[::1]:80/"),
+        ("http://u:p@h/x", "http://***@h/***", "http://***@h/x"),
+        ("http://u:p@ss@h/x", "http://***@h/***", "http://***@h/x"),
+        ("http://token@h/x?key=k&a", "http://***@h/***?***", "http://***@h/x?***"),
     ],
 )
-def test_what_is_secret_in_a_url_is_not_shown(text: str, shown: str) -> None:
+def test_what_is_secret_in_a_url_is_not_shown(text: str, shown: str, to_admins: str) -> None:
     url = parse_probe_url(text, pointer="p")
-    assert url.shown == shown
+    assert (url.shown, url.shown_to_admins) == (shown, to_admins)
     assert shown in repr(url)
     assert parse_probe_url(url.text, pointer="p") == url, "it is stored as it is sent"
     for secret in ("p@ss", "key=k", "token"):
