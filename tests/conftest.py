@@ -1,9 +1,7 @@
 """Fixtures every area shares."""
 
 import asyncio
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +17,7 @@ from tests.support.kubelet.images import as_written
 from tests.support.kubelet.kubelet import Kubelet, running_kubelet
 from tests.support.lock_order import Watch
 from tests.support.postgres import embedded_postgres, fresh_database
-from tests.support.run_directories import clear_abandoned
+from tests.support.run_directories import clear_abandoned, places
 from tests.support.service import Service, data_directory, running
 
 if TYPE_CHECKING:
@@ -44,7 +42,8 @@ def pytest_configure() -> None:
 
 def pytest_sessionstart() -> None:
     """Clear away what killed runs have left."""
-    clear_abandoned(Path(tempfile.gettempdir()))
+    for place in places():
+        clear_abandoned(place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -4,25 +4,26 @@
 the power plug, so none depends on it).
 """
 
-import os
 import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Final
 
 import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
 from service.embedded.postgres import EmbeddedPostgres
-from tests.support.run_directories import run_directory
+from tests.support.run_directories import relaxed, run_directory
+
+_RELAXED: Final = {"fsync": "off", "max_wal_size": "512MB", "min_wal_size": "128MB"}
 
 
 @contextmanager
 def embedded_postgres() -> Generator[str]:
     """Run a server in a directory of its own; its URL names a superuser."""
     with run_directory() as directory:
-        relaxed = os.environ.get("TIDEFILL_TEST_FSYNC") == "off"
-        settings = {"max_prepared_transactions": "10", **({"fsync": "off"} if relaxed else {})}
+        settings = {"max_prepared_transactions": "10", **(_RELAXED if relaxed() else {})}
         server = EmbeddedPostgres(directory, settings)
         url = server.start()
         try:

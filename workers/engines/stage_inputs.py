@@ -75,6 +75,8 @@ class _Held:
     ages: list[int] = field(default_factory=list[int])
     """The age of the last change before each part was read."""
     age: int = 0
+    is_small: bool = False
+    """Whether its rows can be sent to all tasks, when it is whole."""
 
     def record(self, changes: pa.Table) -> None:
         """Keep the changes of the vnodes that have been read: a part that is read later has its own."""
@@ -127,7 +129,9 @@ class StageInputs:
                 held.loaded.width *= 2
                 held.ages.append(held.age)
                 took = time.monotonic() - began  # noqa: TID251 - as above
-                if slice_seconds is not None and took > slice_seconds and not held.loaded.whole:
+                if held.loaded.whole:
+                    held.is_small = sum(map(bytes_of, held.loaded.frames)) <= self.broadcast_bytes
+                elif slice_seconds is not None and took > slice_seconds:
                     return False
         return True
 
@@ -189,7 +193,7 @@ class StageInputs:
             None if old is None else F.broadcast(old.selectExpr(*columns)),
             None if new is None else F.broadcast(new.selectExpr(*columns)),
             None if unchanged is None else unchanged.selectExpr(*columns),
-            held is not None and sum(map(bytes_of, held.loaded.frames)) <= self.broadcast_bytes,
+            held is not None and held.is_small,
         )
 
     def _unchanged(self, held: _Held, changes: pa.Table) -> DataFrame:
