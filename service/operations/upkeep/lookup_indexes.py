@@ -143,13 +143,14 @@ async def _decide(world: World, there: Mapping[str, IndexSize], *, term: Term) -
         sizes = {one: size for one in known if (size := there.get(world.lookups.name(one))) is not None}
         created = {one for one, size in sizes.items() if size.complete}
         found = needed(asked, lookups, created)
-        # In one order, because the job queue inserts rows too.
-        for index, views in sorted(found.items(), key=lambda one: str(one[0])):
-            new = _stored(stored.get(index), index, sizes.get(index), asked.get(index, ()), views)
-            await _put(world, tx, stored.get(index), new)
         dropping = sorted(stored.keys() - found.keys(), key=str)
-        for index in dropping:
-            await _put(world, tx, stored[index], StoredIndex(index, IndexState.DROPPING, stored[index].bytes))
+        # In one order, because the job queue inserts rows too.
+        for index in sorted([*found, *dropping], key=str):
+            if (views := found.get(index)) is None:
+                new = StoredIndex(index, IndexState.DROPPING, stored[index].bytes)
+            else:
+                new = _stored(stored.get(index), index, sizes.get(index), asked.get(index, ()), views)
+            await _put(world, tx, stored.get(index), new)
     built = [one for index in found if index in created for one in asked.get(index, ()) if not one.shown]
     needs = {index: [plans[view] for view in sorted(views)] for index, views in found.items()}
     return _Decided(needs, dropping, built)
