@@ -15,8 +15,9 @@ class SessionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A session that was ended, and why."""
+    """A session that was ended, and why. `wrote`: it held locks of a write, which no login for reading is for."""
 
     pid: int
     login: str
     reason: str
+    wrote: bool = False

@@ -19,14 +19,18 @@ class Spaced:
 
     def due(self, key: Hashable, *, now: float) -> bool:
         """Return whether it may happen now, and if so note that it does. `now` is in monotonic seconds."""
-        before = self.last.get(key)
-        if before is not None and now - before < self.seconds:
+        if self.since(key, now=now):
             return False
         self.last.pop(key, None)
         if len(self.last) >= KEYS_MAX:
             del self.last[next(iter(self.last))]
         self.last[key] = now
         return True
+
+    def since(self, key: Hashable, *, now: float) -> bool:
+        """Return whether it happened less than `seconds` ago."""
+        before = self.last.get(key)
+        return before is not None and now - before < self.seconds
 
     def forget(self, key: Hashable) -> None:
         """Note that it did not happen after all."""

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final
 
-from service.domain.errors import NotFound
+from service.domain.errors import Conflict, NotFound
 from service.operations.retrying import retried
 from service.operations.tokens import token_of
-from service.operations.world import World
+from service.operations.world import LOGIN_BARRED_SECONDS, World
 from service.ports.audit import Asker
 from service.ports.read_logins import ReadLogin, ReadLogins
 from service.ports.tokens import ApiToken, TokenId
@@ -52,6 +52,9 @@ async def login(world: World, *, password: bool, asked_by: Asker) -> ReadAccess:
         raise NotFound("this service makes no logins for reading", kind="login")
     suffix = suffix_of(asked_by)
     user = world.read_logins.name(suffix)
+    if world.logins_barred.since(user, now=world.clock.monotonic()):
+        minutes = LOGIN_BARRED_SECONDS / 60
+        raise Conflict(f'"{user}" wrote, though it may only read: it is closed for {minutes:.0f} minutes')
     if not password:
         return ReadAccess(place.host, place.port, place.database, user, None)
     text = _password(place.key, user)
@@ -63,6 +66,13 @@ async def login(world: World, *, password: bool, asked_by: Asker) -> ReadAccess:
             world.logins_opened.forget(user)
             raise
     return ReadAccess(place.host, place.port, place.database, user, text)
+
+
+async def bar(world: World, name: str) -> None:
+    """Drop a login that wrote, and keep it closed for `LOGIN_BARRED_SECONDS` (I13)."""
+    world.logins_barred.due(name, now=world.clock.monotonic())
+    if (logins := world.read_logins) is not None:
+        await _end(world, logins, ReadLogin(name.removeprefix(logins.name(""))))
 
 
 def suffix_of(asker: Asker) -> str:

@@ -60,6 +60,8 @@ TOKENS_REMEMBERED_SECONDS = 5.0
 PARAMETERS_REMEMBERED_SECONDS = 5.0
 """How long a process uses the quotas of calls that it read."""
 LOGIN_OPENED_EVERY_SECONDS = 5.0
+LOGIN_BARRED_SECONDS = 600.0
+"""For so long a login that wrote is closed."""
 """How often a process sets the password of one caller's Postgres login."""
 Arrival = tuple[int, int, bool]
 """The last event that a stream has read, the maximum number, and whether it shows what only admins may see."""
@@ -186,6 +188,8 @@ class World:
     read_logins: ReadLogins | None = None
     read_place: ReadPlace | None = None
     """The logins for users' own tools, and where they lead. None: there are none."""
+    logins_barred: Spaced = field(default_factory=lambda: Spaced(LOGIN_BARRED_SECONDS))
+    """When logins for reading wrote, as far as this service has seen."""
     logins_opened: Spaced = field(default_factory=lambda: Spaced(LOGIN_OPENED_EVERY_SECONDS))
     """When this process last opened a login for users' own tools."""
     login_turns: Turns = field(default_factory=lambda: Turns("logins", running=2, waiting=100, seconds=10.0))

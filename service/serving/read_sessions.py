@@ -70,7 +70,7 @@ class PostgresReadSessions:
             except psycopg.Error:
                 await self.close()
                 raise
-        return [Ended(pid, login, self._reasons[why]) for pid, login, why, ended in rows if ended]
+        return [Ended(pid, login, self._reasons[why], wrote=why == "write") for pid, login, why, ended in rows if ended]
 
     async def close(self) -> None:
         """Close the connections. The next look opens new ones."""

@@ -7,6 +7,7 @@ on show. Next: `service.operations.sources.reload`.
 
 from service.domain.errors import Refused, Unavailable
 from service.domain.new_columns import new_columns
+from service.operations.retrying import retried
 from service.operations.sources import reload
 from service.operations.world import World
 from service.ports.audit import itself
@@ -17,6 +18,7 @@ from service.telemetry.log import logger
 log = logger("sources")
 
 
+@retried
 async def grow(world: World, *, term: Term) -> None:
     """Reload each idle table with new columns, and note why others are not taken up. Raises Deposed and Unavailable."""
     async with world.stores.begin(term) as tx:
@@ -25,6 +27,7 @@ async def grow(world: World, *, term: Term) -> None:
         await _grow(world, table, term=term)
 
 
+@retried
 async def _grow(world: World, table: FollowedTable, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         entry = await tx.catalog.get(table.relation)

@@ -1,5 +1,9 @@
-"""End sessions of users' own tools that exceed their limits, so that none holds up others for longer (I13)."""
+"""End sessions of users' own tools that exceed their limits, so that none holds up others for longer (I13).
 
+A login that wrote is closed for some time: it could do that again at once.
+"""
+
+from service.operations.read_logins import bar
 from service.operations.world import World
 from service.protocol.ids import Term
 from service.telemetry.log import logger
@@ -17,4 +21,6 @@ async def end_overdue(world: World, *, term: Term) -> int:
         log.warning("session.ended", **facts)
         async with world.stores.begin(term) as tx:
             await tx.events.append("session.ended", facts, now=world.clock.now())
+        if one.wrote:
+            await bar(world, one.login)
     return len(ended)

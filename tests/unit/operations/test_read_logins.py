@@ -2,15 +2,23 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from service.domain.errors import Conflict
 from service.domain.roles import Role
-from service.operations.read_logins import is_over, suffix_of
+from service.domain.sessions import Ended
+from service.operations.read_logins import is_over, login, suffix_of
+from service.operations.upkeep.read_sessions import end_overdue
 from service.ports.audit import Asker
-from service.ports.read_logins import ReadLogin
+from service.ports.read_logins import ReadLogin, ReadPlace
 from service.ports.tokens import ApiToken, TokenId
-from tests.support.meta_store import NOW
+from tests.support.fake_meta_store import FakeStores
+from tests.support.http import StillClock, world_of
+from tests.support.meta_store import LEASE, NOW
 
 SEVEN = TokenId(7)
 TOKEN = ApiToken(SEVEN, "ci", Role.VIEWER, "a", NOW, NOW + timedelta(hours=1), None, None, b"")
@@ -43,3 +51,26 @@ def test_s3_other_logins_are_over_at_their_end() -> None:
     assert not is_over(ReadLogin("root"), {}, now=NOW)
     assert not is_over(ReadLogin("o1", NOW + timedelta(hours=1)), {}, now=NOW)
     assert is_over(ReadLogin("o1", NOW), {}, now=NOW)
+
+
+async def test_n1_a_login_that_wrote_is_closed_for_some_time() -> None:
+    clock = StillClock()
+    stores = FakeStores(clock.now)
+    logins = Mock(**{"name.side_effect": "tidefill_read_{}".format}, open=AsyncMock(), end=AsyncMock(return_value=True))
+    ended = [Ended(1, "tidefill_read_t7", "it wrote", wrote=True), Ended(2, "tidefill_read_t8", "idle")]
+    sessions = SimpleNamespace(end_overdue=AsyncMock(return_value=ended))
+    place = ReadPlace("h", 1, "d", "key")
+    world = replace(
+        world_of(stores, clock=clock), read_logins=cast("Any", logins), read_sessions=sessions, read_place=place
+    )
+    async with stores.begin() as tx:
+        term = await tx.leases.gain("a", lease=LEASE)
+    assert term is not None
+    assert await end_overdue(world, term=term) == 2
+    logins.end.assert_awaited_once_with("t7")
+    seven, eight = (Asker(f"token {number} (ci)", Role.VIEWER) for number in (7, 8))
+    with pytest.raises(Conflict, match="wrote, though it may only read: it is closed for 10 minutes"):
+        await login(world, password=True, asked_by=seven)
+    assert (await login(world, password=True, asked_by=eight)).user == "tidefill_read_t8"
+    clock.seconds += 600
+    assert (await login(world, password=True, asked_by=seven)).user == "tidefill_read_t7"
