@@ -7,7 +7,7 @@ the power plug, so none depends on it).
 import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 
 from service.embedded.postgres import EmbeddedPostgres
 from tests.support.run_directories import relaxed, run_directory
+from tests.support.waiting import until
 
 _RELAXED: Final = {"fsync": "off", "max_wal_size": "512MB", "min_wal_size": "128MB"}
 
@@ -43,4 +44,13 @@ def fresh_database(server_url: str, *, like: str = "template1") -> Generator[str
         yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
     finally:
         with psycopg.connect(server_url, autocommit=True) as connection:
-            connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+            until(lambda: _dropped(connection, name), what=f"no session uses {name}")
+
+
+def _dropped(connection: psycopg.Connection[Any], name: str) -> bool:
+    """Drop a database. A session that is busy with a large value may outlive the wait of FORCE."""
+    try:
+        connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True

@@ -92,7 +92,8 @@ class TableScan(UpstreamScan[EpochTask]):
         self.timings_ms = {}
         if reading.changes or any(allowed != 0 for allowed in permits):
             actors = self.actor_tasks(permits)
-            if self.is_brief(epoch):
+            if self.is_brief(epoch) or epoch.barrier.follows:
+                # A created job in a graph of its own may compute for long: the other slots of Spark are for others.
                 actors = (as_one(actors),)
             task = EpochTask(curr=epoch.barrier.curr, reading=reading, actors=actors, page_rows=self.page_rows)
             outcomes = self._advance(epoch, task)

@@ -25,6 +25,9 @@ from workers.spark.bounded import bounded_jobs
 FEW: Final = 1000
 """A scan of so few changes runs beside others: starting a task costs more than their rows do."""
 
+SPARK_SECONDS_MIN: Final = 10.0
+"""Changes may take so long in Spark in any case: the first jobs of a JVM are slow, whatever they compute."""
+
 Task = TypeVar("Task", bound=FragmentTask)
 Task_contra = TypeVar("Task_contra", contravariant=True)
 
@@ -94,7 +97,7 @@ class UpstreamScan(HistoryScan, Generic[Task]):
                 # The clock starts here, so that a long wait for the turn shortens the slice.
                 began = epoch.clock()
                 name, engine = self._choose(epoch, task)
-                allowed = self._allowed(epoch)
+                allowed = self._allowed(epoch, name)
                 update = {"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())}
                 task = task.model_copy(update={**update, "allowed_seconds": allowed})
                 # Checked here, because a call of `end` from now on finds the engine.
@@ -113,12 +116,13 @@ class UpstreamScan(HistoryScan, Generic[Task]):
         )
         return outcomes
 
-    def _allowed(self, epoch: RunningEpoch) -> float | None:
+    def _allowed(self, epoch: RunningEpoch, engine: Engine) -> float | None:
         """Return how long the changes of this epoch may take. History is bound by its slice."""
         if not (self.history_over and epoch.stores.stage_timeout_ms):
             return None
         self.cost = self.cost or CostBudget(epoch.stores.stage_timeout_ms / 1000)
-        return self.cost.allowed(epoch.clock())
+        allowed = self.cost.allowed(epoch.clock())
+        return allowed if allowed is None or engine is Engine.STORE else max(allowed, SPARK_SECONDS_MIN)
 
     def _turn(self, epoch: RunningEpoch) -> AbstractContextManager[None]:
         """Return the context in which an engine runs.
