@@ -26,6 +26,7 @@ with run_directory() as directory:
 
 def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TIDEFILL_TEST_FSYNC", "on")  # otherwise the directories are in memory
     with (
         run_directory() as mine,
         subprocess.Popen(
