@@ -4,7 +4,7 @@ Of an input that is looked up, all rows are read once, part by part, and persist
 beside them, in the memory of the worker: a change has an *age*, and an older row of the same key has gone. A relation
 with many changes is read again.
 
-Nobody keeps the versions of a past epoch for this, so a part that Spark has lost cannot be read again. Every read is
+The store may remove the versions of a past epoch, so a part that Spark has lost cannot be read again. Every read is
 counted, and a second one fails the epoch.
 """
 
@@ -96,6 +96,7 @@ class StageInputs:
     bound: BoundStage
     broadcast_bytes: int
     held: dict[RelationId, _Held] = field(default_factory=dict[RelationId, _Held])
+    closed: bool = False
 
     def __post_init__(self) -> None:
         self.reads = self.spark.sparkContext.accumulator(0)
@@ -112,27 +113,37 @@ class StageInputs:
     def ready(self, needed: Collection[RelationId], windows: Windows, *, slice_seconds: float | None) -> bool:
         """Read what is missing of the needed relations, for about a slice. Return whether all is there.
 
-        What is held has to be as of the beginning of the window. Without a slice all is read.
+        Held rows have to be as of the beginning of the window. Without a slice all is read.
+        Raises InterruptedError when closed meanwhile.
         """
         began = time.monotonic()  # noqa: TID251 - the engine owns the clock of its slice
+        ends = None if slice_seconds is None else began + slice_seconds
         for one, held in list(self.held.items()):
             if not self._continues(held, windows[one]):
                 self.held.pop(one).loaded.drop()
-        for one in needed:
-            held = self.held.get(one)
-            if held is None:
-                nothing = _aged(_no_changes(self.used[one]), 0)
-                held = self.held[one] = _Held(Loaded(self.used[one], windows[one].after), nothing)
-            held.loaded.at = windows[one].after
-            while not held.loaded.whole:
-                self.blocks += held.loaded.read_part(self.spark, self.store, self.reads)
-                held.loaded.width *= 2
-                held.ages.append(held.age)
-                took = time.monotonic() - began  # noqa: TID251 - as above
-                if held.loaded.whole:
-                    held.is_small = sum(map(bytes_of, held.loaded.frames)) <= self.broadcast_bytes
-                elif slice_seconds is not None and took > slice_seconds:
-                    return False
+        try:
+            return all(self._is_read(one, windows[one], ends) for one in needed)
+        finally:
+            if self.closed:
+                self.close()
+
+    def _is_read(self, relation: RelationId, window: Window, ends: float | None) -> bool:
+        """Read parts of a relation until it is whole, or the slice ends. Return whether it is whole."""
+        held = self.held.get(relation)
+        if held is None:
+            nothing = _aged(_no_changes(self.used[relation]), 0)
+            held = self.held[relation] = _Held(Loaded(self.used[relation], window.after), nothing)
+        held.loaded.at = window.after
+        while not held.loaded.whole:
+            if self.closed:
+                raise InterruptedError("the generation is over")
+            self.blocks += held.loaded.read_part(self.spark, self.store, self.reads)
+            held.loaded.width *= 2
+            held.ages.append(held.age)
+            if held.loaded.whole:
+                held.is_small = sum(map(bytes_of, held.loaded.frames)) <= self.broadcast_bytes
+            elif ends is not None and time.monotonic() > ends:  # noqa: TID251 - as above
+                return False
         return True
 
     def record(self, changes: Mapping[RelationId, pa.Table], windows: Windows) -> None:
@@ -155,10 +166,10 @@ class StageInputs:
             raise RepeatedTaskError("an executor was lost with rows of a stage's inputs")
 
     def close(self) -> None:
-        """Release the memory of all relations."""
-        for held in self.held.values():
+        """Release the memory of all relations. A part that another thread reads now is released when it is there."""
+        self.closed = True
+        for held in list(self.held.values()):
             held.loaded.drop()
-        self.held.clear()
 
     def _aliases(self) -> Iterator[tuple[str, Relation]]:
         for alias, relation in self.bound.of.items():

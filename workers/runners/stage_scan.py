@@ -212,7 +212,9 @@ class StageScan(UpstreamScan[StageTask]):
         """
         whole = self.state.finished or self.bound.stage.aggregate is not None
         able = epoch.stores.versioned.capabilities.store_engine and whole
-        return able and error.deterministic and self._chosen(epoch) is Engine.SPARK
+        # Others have waited for long enough for a stage that takes too long.
+        unable = error.deterministic and not error.too_slow
+        return able and unable and self._chosen(epoch) is Engine.SPARK
 
     def _chosen(self, epoch: RunningEpoch) -> Engine:
         """Return the engine of this epoch."""
