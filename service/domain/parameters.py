@@ -70,9 +70,9 @@ class SystemParameters:
     statement, and may lag. Such a stage is a window without PARTITION BY, for example.
     """
     stage_timeout_ms: int = 30_000
-    """How long the changes of a created view may take in epochs for which every statement waits. What an epoch takes
-    beyond 2 s is counted, and a fifth of the time since is taken off. A view that takes longer moves into a graph of
-    its own. 0 is no limit, and Spark may always take 10 s. A new value counts from the next recovery on.
+    """How long the changes of a created view may take in epochs for which every statement waits. The seconds of
+    each epoch beyond 2 are counted, and a fifth of the time since is taken off. A view that takes longer moves into a
+    graph of its own. 0 is no limit, and Spark may always take 10 s. A new value counts from the next recovery on.
     """
     creating_rows_max: int = 1_000_000_000
     """How many rows a view may store before it is created, those of its stages included. The creation of one with more

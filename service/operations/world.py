@@ -60,9 +60,9 @@ TOKENS_REMEMBERED_SECONDS = 5.0
 PARAMETERS_REMEMBERED_SECONDS = 5.0
 """How long a process uses the quotas of calls that it read."""
 LOGIN_OPENED_EVERY_SECONDS = 5.0
+"""How often a process sets the password of one caller's Postgres login."""
 LOGIN_BARRED_SECONDS = 600.0
 """For so long a login that wrote is closed."""
-"""How often a process sets the password of one caller's Postgres login."""
 Arrival = tuple[int, int, bool]
 """The last event that a stream has read, the maximum number, and whether it shows what only admins may see."""
 VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20

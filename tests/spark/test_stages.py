@@ -1,11 +1,13 @@
-"""The history of a stage in Spark, then its changes in the store: the target holds what its query answers (I1).
+"""The history of a stage in Spark, or its changes, with the other half in the store: the target holds what its query
+answers after every epoch (I1).
 
-Small pages make many epochs. The other inputs are sent to all tasks, or exchanged between them.
+Small pages make many epochs. The other inputs are sent to all tasks, or exchanged between them; for changes, the
+changed rows are sent to them.
 """
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,8 +23,13 @@ from tests.support.stage_world import Made, run, stage_store, world_of
 from tests.support.state_store import Store
 from workers.backfill.stages import BoundStage
 from workers.engines import stage_spark as engine
+from workers.engines.port import ActorOutcome
+from workers.engines.stage_changes import SparkStageChanges
+from workers.engines.stage_inputs import InputStates
 from workers.engines.stage_lookups import Lookups
+from workers.engines.stage_rule import StageRule
 from workers.engines.stage_spark import SparkStageEngine
+from workers.engines.stages import StageTask
 from workers.queries import stage_spark
 from workers.queries.stage_spark import StageSelect
 from workers.spark.frames import RepeatedTaskError
@@ -59,12 +66,62 @@ async def test_i1_a_history_in_spark_is_what_the_query_answers(
     assert await run(store, case, 1 if broadcast_bytes else 2, made(spark, broadcast_bytes)) is None
 
 
+@dataclass
+class Patient(SparkStageChanges):
+    """Has time to read all inputs in the first epoch. Otherwise the store follows the first few."""
+
+    def run(self, task: StageTask) -> list[ActorOutcome] | None:
+        return super().run(task.model_copy(update={"slice_seconds": 60.0}))
+
+
+def follows(spark: SparkSession, broadcast_bytes: int) -> Made:
+    made = Patient if broadcast_bytes else SparkStageChanges
+    return lambda store, bound: made(spark, store, bound, broadcast_bytes)
+
+
+@pytest.mark.parametrize("broadcast_bytes", [SENT, EXCHANGED], ids=["sent", "exchanged"])
+@pytest.mark.parametrize("case", sampled(PLANNED), ids=lambda case: case.name)
+async def test_i1_changes_in_spark_give_what_the_query_answers(
+    store: Store, spark: SparkSession, case: Case, broadcast_bytes: int
+) -> None:
+    assert spark_reason(case.stage) is None
+    assert await run(store, case, 1 if broadcast_bytes else 2, follows=follows(spark, broadcast_bytes)) is None
+
+
 async def fails(store: Store, spark: SparkSession, case: Case) -> bool:
-    """Whether a planted bug is seen, in the rows or as an error."""
+    """Whether a planted bug of the history is seen."""
+    return await wrong(run(store, case, 1, made(spark, EXCHANGED)))
+
+
+async def wrong(schedule: Awaitable[str | None]) -> bool:
+    """Whether a schedule ends with wrong rows, or with an error."""
     try:
-        return await run(store, case, 1, made(spark, EXCHANGED)) is not None
+        return await schedule is not None
     except (PySparkException, RepeatedTaskError, AssertionError):
         return True
+
+
+def none_touched(_: StageRule) -> Iterator[DataFrame]:
+    """Rows of the core that are the same, and meet a change beside, are left as they are."""
+    return iter(())
+
+
+def whole_state(states: InputStates) -> DataFrame:
+    """Old versions count as the same, so that a combination of two of them goes twice."""
+    assert states.unchanged is not None
+    return states.unchanged if states.old is None else states.unchanged.unionAll(states.old)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "broken", "case"),
+    [(StageRule, "_touched", none_touched, 3), (InputStates, "same", property(whole_state), 1)],
+    ids=["touched", "same"],
+)
+async def test_a_broken_rule_of_changes_is_found(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: type, name: str, broken: Any, case: int
+) -> None:
+    monkeypatch.setattr(place, name, broken)
+    assert await wrong(run(store, PLANNED[case], 1, follows=follows(spark, SENT)))
 
 
 def at_another_epoch(ready: Callable[..., bool]) -> Callable[..., bool]:

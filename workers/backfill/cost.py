@@ -1,7 +1,7 @@
 """How long the changes of one scan may hold up everybody else (I13). Pure.
 
-What an epoch takes beyond a moment is taken out of a bucket, and a part of all time flows back into it. So one long
-epoch is borne, and a long one after another is not.
+The seconds of an epoch beyond a moment come out of a bucket, and a part of all time flows back into it. So one long
+epoch is borne, and several in succession are not.
 """
 
 from dataclasses import dataclass

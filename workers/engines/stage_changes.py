@@ -81,9 +81,6 @@ class SparkStageChanges:
         read = sum(table.num_rows for table in changes.values())
         return [replace(first, upstream_rows=read, inserted=written.inserted, closed=written.closed), *others]
 
-    def give_up(self) -> None:
-        """Do nothing: Spark cancels running jobs by their job group (`GraphExecutor.interrupt`)."""
-
     def close(self) -> None:
         """Release the memory of the inputs."""
         self.inputs.close()
@@ -157,5 +154,4 @@ class SparkStageChanges:
         first = next(rows, None)
         with self.store.staging(self.bound, task.curr, allowed_seconds=task.allowed_seconds) as session:
             session.add_sums(sums_of(() if first is None else chain([first], rows), []))
-            self.inputs.assure_single_reads()
             return session.add_to_groups()

@@ -70,7 +70,7 @@ class Operator:
     engine: OperatorEngine | None = None
     """Made on first use, so that an idle view costs nothing."""
     cost: CostBudget | None = None
-    """What its changes may cost after its history. Made on first use."""
+    """The budget of its changes after its history. Made on first use."""
     ended: bool = False
 
     @classmethod
@@ -158,8 +158,8 @@ class Operator:
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch: the history that may be read now, and the changes of what was read before."""
-        if self.finished and self.cost is None and epoch.stores.stage_timeout_ms:
-            self.cost = CostBudget(epoch.stores.stage_timeout_ms / 1000)
+        if self.finished:
+            self.cost = self.cost or CostBudget(epoch.stores.stage_timeout_ms / 1000)
         began, task = epoch.clock(), self._task(epoch)
         finished = {fragment: scan.state.finished for fragment, scan in self.scans.items()}
         reads = [actor.permits != 0 for scan in task.scans.values() for actor in scan.actors]

@@ -50,7 +50,7 @@ class UpstreamScan(HistoryScan, Generic[Task]):
     paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
     """One pace per engine, because a job in the store starts and ends faster than one in Spark."""
     cost: CostBudget | None = None
-    """What its changes may cost, in the database graph. Made on first use."""
+    """The budget of its changes. Made on first use."""
     ended: bool = False
 
     @property
@@ -118,7 +118,7 @@ class UpstreamScan(HistoryScan, Generic[Task]):
 
     def _allowed(self, epoch: RunningEpoch, engine: Engine) -> float | None:
         """Return how long the changes of this epoch may take. History is bound by its slice."""
-        if not (self.history_over and epoch.stores.stage_timeout_ms):
+        if not self.history_over:
             return None
         self.cost = self.cost or CostBudget(epoch.stores.stage_timeout_ms / 1000)
         allowed = self.cost.allowed(epoch.clock())

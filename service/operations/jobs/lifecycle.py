@@ -232,7 +232,7 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
     async with world.stores.begin(by=asked_by) as tx:
         doomed = await _held(world, tx, name, kind, cascade=cascade)
         concerned = await _concerned(tx, doomed)
-        # What a source leaves behind is locked after everything of relations.
+        # The cleanup of a source is locked after all rows of relations.
         in_order = sorted(doomed, key=lambda victim: (victim.kind is RelationKind.SOURCE, victim.id))
         stopping = [job for victim in in_order if (job := await _doom(world, tx, victim, asked_by)) is not None]
         graphs = await _stop(world, tx, stopping, asked_by=asked_by)

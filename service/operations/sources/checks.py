@@ -74,7 +74,7 @@ class _Check:
             publication = await self.world.external.publication(self.at, options.publication)
         found = {name: await self._external(name) for name in tables}
         external = [table for table in found.values() if table is not None]
-        # What an administrator has to make needs no right of the login.
+        # A publication that an administrator has to make needs no right of the login.
         makes_publication = publication is None and not any(_unmade(options, external))
         return (
             CheckItem("reachable", "Connection", ok=True, detail=f"{options.place} answers as {options.username}"),
