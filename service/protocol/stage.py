@@ -139,7 +139,7 @@ class Aggregate(_Value):
         return (*self.keys, *self.measures)
 
 
-class Partition(_Value):
+class Partition(Expression):
     """A query that is computed again for each part of the input in which something changed.
 
     A part has equal values of `columns`, which are columns of the only input; without any the whole input is one part.
@@ -149,10 +149,12 @@ class Partition(_Value):
     `order` are columns of the input by which `sql` sorts a part, all in one direction, and an index has them too. If
     `sql` depends on the first rows of a part only, `first` is the ORDER BY and the limit that give them, over `part`:
     they are read from the index then, and the others are not.
+
+    `spark` is a query over the rows of any number of parts, with the columns of an input by their names in Spark
+    (`service.protocol.stage_spark.spark_column`).
     """
 
     columns: tuple[str, ...]
-    sql: str
     order: tuple[str, ...] = ()
     first: str = ""
 

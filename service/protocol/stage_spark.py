@@ -41,8 +41,9 @@ def engine_of(stage: Stage, *, store_engine: bool) -> tuple[Engine, str]:
 
 def spark_reason(stage: Stage) -> str | None:
     """Return why Spark cannot compute a stage's history, or None if it can."""
-    if stage.partition is not None:
-        return "parts are recomputed (min, max, DISTINCT, ORDER BY, windows): only the state store does that"
+    partition = stage.partition
+    if partition is not None and partition.spark is None:
+        return partition.refusal or UNPLANNED
     for join in stage.joins:
         known = set[str]() if join is stage.joins[0] else _before(stage, join)
         if len(list(in_order(join, known))) < len(join.inputs):

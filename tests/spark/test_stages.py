@@ -18,6 +18,7 @@ from service.protocol.ids import Epoch, RelationId
 from service.protocol.stage_spark import spark_reason
 from service.sql.queries.spark import with_spark
 from tests.support.sampling import sampled
+from tests.support.spark import reader_of
 from tests.support.stage_cases import CASES, TABLES, Case
 from tests.support.stage_world import Made, run, stage_store, world_of
 from tests.support.state_store import Store
@@ -28,7 +29,6 @@ from workers.engines.stage_changes import SparkStageChanges
 from workers.engines.stage_inputs import InputStates
 from workers.engines.stage_lookups import Lookups
 from workers.engines.stage_rule import StageRule
-from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageTask
 from workers.queries import stage_spark
 from workers.queries.stage_spark import StageSelect
@@ -39,16 +39,12 @@ from workers.state_store.stage_writer import StageWriter
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
 
 RELATIONS = {table.id: table for table in TABLES.values()}
-PLANNED = [
-    replace(case, stage=with_spark(case.stage, RELATIONS, case.target))
-    for case in CASES
-    if case.stage.partition is None
-]
+PLANNED = [replace(case, stage=with_spark(case.stage, RELATIONS, case.target)) for case in CASES]
 SENT, EXCHANGED = 64 << 20, 0
 
 
 def made(spark: SparkSession, broadcast_bytes: int = SENT) -> Made:
-    return lambda store, bound: SparkStageEngine(spark, store, bound, 32, broadcast_bytes)
+    return lambda store, bound: reader_of(spark, store, bound, broadcast_bytes)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 from workers.backfill.stages import BoundStage
 from workers.engines.port import ActorOutcome
 from workers.engines.stage_changes import SparkStageChanges
+from workers.engines.stage_lookups import BROADCAST_BYTES
+from workers.engines.stage_parts import SparkPartEngine
 from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageTask
 from workers.spark.session import start
@@ -28,11 +30,20 @@ def local_spark() -> Generator[SparkSession]:
         session.stop()
 
 
+def reader_of(
+    spark: SparkSession, store: VersionedStore, bound: BoundStage, broadcast_bytes: int = BROADCAST_BYTES
+) -> SparkStageEngine | SparkPartEngine:
+    """Return Spark's engine of a stage's history."""
+    if bound.stage.partition is not None:
+        return SparkPartEngine(spark, store, bound, rows_first=20, page_seconds=0.0)
+    return SparkStageEngine(spark, store, bound, 32, broadcast_bytes)
+
+
 class InSpark:
     """Spark as the only engine of a stage, of its history and of its changes."""
 
     def __init__(self, spark: SparkSession, store: VersionedStore, bound: BoundStage) -> None:
-        self.reader = SparkStageEngine(spark, store, bound, 32)
+        self.reader = reader_of(spark, store, bound)
         self.follower = SparkStageChanges(spark, store, bound)
 
     def run(self, task: StageTask) -> list[ActorOutcome]:

@@ -115,7 +115,10 @@ class World:
             changed=frozenset(changed),
             at=dict.fromkeys(self.bound.relations, Epoch(self.windowed)),
         )
-        outcomes = (self.follower if permits == 0 else self.reader).run(task) or self.engine.run(task)
+        # Spark reads no parts within a limit.
+        limited = bool(permits) and self.case.stage.partition is not None
+        reader = self.engine if limited else self.reader
+        outcomes = (self.follower if permits == 0 else reader).run(task) or self.engine.run(task)
         for outcome in outcomes:
             held = self.positions.setdefault(outcome.actor, {})
             held.update({position.vnode: position for position in outcome.positions})
@@ -128,14 +131,14 @@ class World:
             self.merge()
 
     def read_pages(self) -> None:
-        """Read the pages of all history, a few rows at a time or at once."""
+        """Read the pages of all history, all at once, or mostly a few rows at a time."""
         self.windowed = self.epoch
         few = self.random.random() < 0.5
         epochs = 0
         while sum(len(held) for held in self.positions.values()) < 256 or not self._complete():
             epochs += 1
             assert epochs < EPOCHS_MAX, "the history does not end"
-            self.run(permits=2 if few else None)
+            self.run(permits=2 if few and self.random.random() < 0.8 else None)
 
     def merge(self) -> None:
         """Merge the groups of the history, some vnodes in each epoch."""

@@ -1,6 +1,7 @@
 """Follow the changes of a stage's inputs in Spark. Its history was read before.
 
-    net changes of the inputs (Arrow) -> what is gone and what has come (`stage_rule`) -> writer (python, Arrow)
+    net changes of the inputs (Arrow) -> what is gone and what has come (`stage_rule`, or `stage_parts` for parts)
+        -> writer (python, Arrow)
 
 Rows of a stage are written by tasks, each vnode by one of them: what is gone first. A row that is gone and has come
 again is neither. Sums of groups are handed to the store, which adds them to its groups.
@@ -23,6 +24,7 @@ from workers.backfill.stages import BoundStage
 from workers.engines.port import ActorOutcome
 from workers.engines.stage_inputs import StageInputs
 from workers.engines.stage_lookups import BROADCAST_BYTES
+from workers.engines.stage_parts import changed_parts
 from workers.engines.stage_rows import SUMS, nothing_read, packed, sums_of, written_rows
 from workers.engines.stage_rule import StageRule
 from workers.engines.stages import StageTask
@@ -66,7 +68,9 @@ class SparkStageChanges:
         began = time.monotonic()  # noqa: TID251 - the engine owns the clock of its slice
         changes = self.inputs.changes(task.changed, task.windows)
         moved = {alias for alias, one in self.bound.of.items() if one.id in changes and changes[one.id].num_rows}
-        needed = {one.id for alias, one in self.bound.of.items() if moved - {alias}}
+        # A part is computed from all its rows, whichever of them changed.
+        parts = self.bound.stage.partition is not None
+        needed = {one.id for alias, one in self.bound.of.items() if (moved if parts else moved - {alias})}
         able = has_store_engine(self.store)
         ready = self.inputs.ready(needed, task.windows, slice_seconds=task.slice_seconds if able else None)
         written = Written(0, 0)
@@ -86,8 +90,13 @@ class SparkStageChanges:
         self.inputs.close()
 
     def _follow(self, changes: Mapping[RelationId, pa.Table], task: StageTask) -> Written:
-        rule = StageRule(self.bound, self.inputs.states(changes))
+        states = self.inputs.states(changes)
         few = sum(table.num_rows for table in changes.values()) <= FEW
+        if self.bound.stage.partition is not None:
+            (only,) = states.values()
+            parts = {side: changed_parts(self.session, self.bound, only, side) for side in (CLOSE, LIVE)}
+            return self._write(parts, task, few=few)
+        rule = StageRule(self.bound, states)
         try:
             sides = {side: rows for side in (CLOSE, LIVE) if (rows := rule.rows(side)) is not None}
             if not sides:

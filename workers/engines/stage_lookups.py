@@ -1,4 +1,4 @@
-"""The inputs beside a stage's driver, read whole into Spark's memory and disk, and kept while the stage reads history.
+"""Inputs of a stage, read whole into Spark's memory and disk, and kept while the stage reads history.
 
 They are read in parts, so that an epoch ends in time however large they are (I13). A relation that has not changed
 since the epoch at which it was read is not read again.
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary nam
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import Relation
+from service.protocol.stage import Input
 from service.protocol.vnodes import Runs
 from workers.backfill.stages import BoundStage
 from workers.engines.rows import actor_indexes
@@ -97,11 +98,12 @@ class Loaded:
 
 @dataclass
 class Lookups:
-    """The inputs of one stage. `version` changes whenever they are read again."""
+    """Some inputs of one stage. `version` changes whenever one is read again."""
 
     spark: SparkSession
     store: VersionedStore
     bound: BoundStage
+    inputs: Sequence[Input]
     broadcast_bytes: int = BROADCAST_BYTES
     version: int = 0
     closed: bool = False
@@ -109,9 +111,9 @@ class Lookups:
 
     @property
     def aliases(self) -> Mapping[RelationId, Sequence[str]]:
-        """The inputs beside the driver, by their relation."""
+        """The inputs by their relation."""
         found: dict[RelationId, list[str]] = {}
-        for one in self.bound.stage.inputs[1:]:
+        for one in self.inputs:
             found.setdefault(one.relation, []).append(one.alias)
         return found
 
@@ -155,7 +157,7 @@ class Lookups:
         return loaded
 
     def name_views(self) -> int:
-        """Create the view of each input beside the driver, and return how many bytes they have that are not sent to all
+        """Create the view of each input, and return how many bytes they have that are not sent to all
         tasks.
         """
         exchanged = 0

@@ -20,7 +20,7 @@ from service.protocol.stage import Condition, Join, JoinKind
 from service.protocol.stage_spark import equates, spark_column
 from workers.backfill.stages import BoundStage, meeting
 from workers.engines.stage_inputs import InputStates
-from workers.queries.stage_spark import used_columns
+from workers.queries.stage_spark import all_of, used_columns
 from workers.state_store.port import CLOSE, LIVE, VNODE
 from workers.state_store.wire import ticked
 
@@ -145,4 +145,4 @@ class StageRule:
 
 
 def _all(conditions: Sequence[Condition]) -> Column:
-    return F.expr(" and ".join(["true", *(f"({one.spark})" for one in conditions)]))
+    return F.expr(all_of(conditions))

@@ -79,7 +79,7 @@ class SparkStageEngine:
         # A session of its own has its own views and settings; it shares everything else.
         self.session = self.spark.newSession()
         self.session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-        self.lookups = Lookups(self.session, self.store, self.bound, self.broadcast_bytes)
+        self.lookups = Lookups(self.session, self.store, self.bound, self.bound.stage.inputs[1:], self.broadcast_bytes)
         driver = used_columns(self.bound, [self.bound.stage.driver.alias])
         block = self.block_vnodes if self.store.capabilities.index_bounds else ONE_VNODE
         self.scan = StageScanTask(self.store, self.bound, driver, block)

@@ -14,7 +14,7 @@ from typing import Final
 
 from service.protocol.columns import NUMERIC_PRECISION_MAX
 from service.protocol.relation import TRAVEL_PREFIX, Relation
-from service.protocol.stage import Aggregate, Condition, Join, JoinKind, Stage, Value
+from service.protocol.stage import Aggregate, Condition, Join, JoinKind, Stage, Value, part_order
 from service.protocol.stage_spark import MEASURE_DIGITS_MAX, in_order, spark_column
 from service.protocol.vnodes import vnode_spark
 from workers.backfill.stages import BoundStage
@@ -28,8 +28,11 @@ _PASSES: Final = f"{ticked(REPORT)} is not null"
 def used_columns(bound: BoundStage, aliases: Sequence[str]) -> Relation:
     """Return the relation of some inputs, all of one, with its key and the columns that the stage reads of them."""
     stage, relation = bound.stage, bound.of[aliases[0]]
-    texts = [one.spark or "" for one in (*stage.conditions, *stage.rows)]
+    parts = () if stage.partition is None else (stage.partition,)
+    texts = [one.spark or "" for one in (*stage.conditions, *stage.rows, *parts)]
     keys = {part.name for part in relation.key}
+    for one in parts:
+        keys |= {*one.columns, *part_order(relation, one)}
     columns = [
         column
         for column in relation.columns
@@ -181,7 +184,7 @@ class StageSelect:
         driver = [] if self.stage.distribution or self.stage.aggregate else [ticked(VNODE)]
         values = [f"{_unless_control(one.spark)} as {ticked(one.name)}" for one in self.stage.rows]
         where = self.stage.where
-        kept = f" where {_PASSES} or ({_all(where)})" if where else ""
+        kept = f" where {_PASSES} or ({all_of(where)})" if where else ""
         return f"select {', '.join([ticked(REPORT), *driver, *values])} from ({self._joined()}){kept}"
 
     def _joined(self) -> str:
@@ -189,7 +192,7 @@ class StageSelect:
         text = ""
         for alias, on in in_order(core, ()):
             if not text:
-                own = f" where {_PASSES} or ({_all(on)})" if on else ""
+                own = f" where {_PASSES} or ({all_of(on)})" if on else ""
                 text = f"select * from {ticked(alias)}{own}"
             else:
                 met = f"where {_PASSES} or {_marker(alias)}"
@@ -209,9 +212,9 @@ class StageSelect:
                 met = f"where {_PASSES} or {_marker(join.inputs[0].alias)}"
                 return f"select * from ({text}) left join ({group}) on {_no_control(on)} {met}"
             case JoinKind.SEMI:
-                return f"select * from ({text}) where {_PASSES} or exists (select 1 from ({group}) where {_all(on)})"
+                return f"select * from ({text}) where {_PASSES} or exists (select 1 from ({group}) where {all_of(on)})"
             case JoinKind.ANTI:
-                meets = f"exists (select 1 from ({group}) where {_all(on)})"
+                meets = f"exists (select 1 from ({group}) where {all_of(on)})"
                 return f"select * from ({text}) where {_PASSES} or not {meets}"
 
     def _group(self, join: Join) -> str:
@@ -220,9 +223,9 @@ class StageSelect:
         text = ""
         for alias, on in in_order(join, before):
             if text:
-                text = f"select * from ({text}) join {ticked(alias)} on {_all(on)}"
+                text = f"select * from ({text}) join {ticked(alias)} on {all_of(on)}"
             else:
-                text = f"select * from {ticked(alias)}{f' where {_all(on)}' if on else ''}"
+                text = f"select * from {ticked(alias)}{f' where {all_of(on)}' if on else ''}"
         return text
 
 
@@ -269,13 +272,14 @@ def _ten(exponent: int) -> str:
     return f"{Decimal(1).scaleb(exponent):f}BD"
 
 
-def _all(conditions: Sequence[Condition]) -> str:
+def all_of(conditions: Sequence[Condition]) -> str:
+    """Print the condition that all of some conditions hold."""
     # Spark takes `where (x)` behind a table for an alias with a list of columns.
     return " and ".join(["true", *(f"({one.spark})" for one in conditions)])
 
 
 def _no_control(conditions: Sequence[Condition]) -> str:
-    return f"{ticked(REPORT)} is null and {_all(conditions)}"
+    return f"{ticked(REPORT)} is null and {all_of(conditions)}"
 
 
 def _unless_control(expression: str | None) -> str:

@@ -23,6 +23,7 @@ from workers.backfill.stages import BoundStage, Window
 from workers.engines.group_merge import GroupMerge
 from workers.engines.port import ActorOutcome
 from workers.engines.stage_changes import SparkStageChanges
+from workers.engines.stage_parts import SparkPartEngine
 from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageEngine, StageTask
 from workers.engines.store import Copiers
@@ -43,7 +44,7 @@ class StageScan(UpstreamScan[StageTask]):
     """The relations that the job itself writes. They change in the epochs of its own graph."""
     engine: StageEngine | None = None
     """Made on first use, so that an idle view costs nothing."""
-    reader: SparkStageEngine | None = None
+    reader: SparkStageEngine | SparkPartEngine | None = None
     """Reads the history if Spark does. It is closed when all history is read."""
     follower: SparkStageChanges | None = None
     """Follows the changes if Spark does."""
@@ -179,10 +180,11 @@ class StageScan(UpstreamScan[StageTask]):
         )
 
     def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine[StageTask]]:
-        del task
         name = self._chosen(epoch)
-        if name is Engine.STORE:
-            return name, self._engine(epoch)
+        # Spark reads the parts of whole vnodes, and the store as many rows as a limit allows.
+        limited = self.bound.stage.partition is not None and any(actor.permits for actor in task.actors)
+        if name is Engine.STORE or limited:
+            return Engine.STORE, self._engine(epoch)
         return name, _Following(self, epoch) if self.state.finished else self._reader(epoch)
 
     def _failed(self, error: Exception, epoch: RunningEpoch, task: StageTask, *, computing: bool) -> JobFailedError:
@@ -207,10 +209,10 @@ class StageScan(UpstreamScan[StageTask]):
     def _hands_over(self, error: JobFailedError, epoch: RunningEpoch) -> bool:
         """Whether the store computes what Spark could not, such as a number of more than 38 digits.
 
-        Spark hands over sums when it has computed all of them, and it writes what follows from changes when it has
-        computed all of that. The pages of another stage's history may have been written in part.
+        Spark hands over sums when it has computed all of them, and it writes parts, and what follows from changes, when
+        it has computed all of that. The pages of another stage's history may have been written in part.
         """
-        whole = self.state.finished or self.bound.stage.aggregate is not None
+        whole = self.state.finished or self.bound.stage.aggregate is not None or self.bound.stage.partition is not None
         able = epoch.stores.versioned.capabilities.store_engine and whole
         # Others have waited for long enough for a stage that takes too long.
         unable = error.deterministic and not error.too_slow
@@ -234,9 +236,14 @@ class StageScan(UpstreamScan[StageTask]):
             )
         return self.engine
 
-    def _reader(self, epoch: RunningEpoch) -> SparkStageEngine:
+    def _reader(self, epoch: RunningEpoch) -> SparkStageEngine | SparkPartEngine:
+        store = epoch.stores.versioned
         if self.reader is None:
-            self.reader = SparkStageEngine(self.spark, epoch.stores.versioned, self.bound, self.state.block_vnodes)
+            self.reader = (
+                SparkStageEngine(self.spark, store, self.bound, self.state.block_vnodes)
+                if self.bound.stage.partition is None
+                else SparkPartEngine(self.spark, store, self.bound)
+            )
         return self.reader
 
     def follow(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:

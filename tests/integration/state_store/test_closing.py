@@ -22,7 +22,9 @@ RELATION = relation(1, "t")
 KEYED = RELATION.model_copy(
     update={"columns": (RELATION.columns[0].model_copy(update={"nullable": False}), *RELATION.columns[1:])}
 )
-BROUGHT = "create temp table cdc_1_2 as select i % 3 > 0 as _to, i::text c0, i::text c1 from generate_series(1, 20000) i"
+BROUGHT = (
+    "create temp table cdc_1_2 as select i % 3 > 0 as _to, i::text c0, i::text c1 from generate_series(1, 20000) i"
+)
 """A whole part of the log: many searches must not seem worse than one look at everything."""
 CLOSING = "create temp table closing (_vnode smallint, id bigint)"
 
