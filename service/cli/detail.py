@@ -15,6 +15,7 @@ _COLUMNS: Final = (
     ("Limit", "text"),
     ("State", "text"),
 )
+_RUNS: Final = {"spark": "{:,} jobs", "store": "{:,} runs"}
 
 
 def show(detail: Mapping[str, Any]) -> None:
@@ -38,6 +39,10 @@ def _lines(detail: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {broken_text(job['broken'])}"
     if job["waiting"]:
         yield f"  waits: {waiting_text(job['waiting'])}"
+    done = {name: one for name, one in detail["engines"].items() if one["jobs"]}
+    if done:
+        told = (f"{name} {one['rows']:,} rows in {_RUNS[name].format(one['jobs'])}" for name, one in done.items())
+        yield f"  read by: {', '.join(told)}"
     if detail["backfill_order"]:
         yield "  order: " + ", ".join(f"{before} -> {after}" for before, after in detail["backfill_order"])
     for scan in detail["fragments"]:

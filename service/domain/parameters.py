@@ -74,6 +74,14 @@ class SystemParameters:
     each epoch beyond 2 are counted, and a fifth of the time since is taken off. A view that takes longer moves into a
     graph of its own. 0 is no limit, and Spark may always take 10 s. A new value counts from the next recovery on.
     """
+    spark_history_rows: int = 100_000
+    """From how many rows on Spark reads a history with `stage_engine = auto`. The state store reads a smaller one,
+    because the jobs of Spark would take longer than their rows. A worker with executors of its own takes a tenth.
+    """
+    spark_changes_rows: int = 1_000_000
+    """From how many changed rows of an epoch on Spark follows them with `stage_engine = auto`. The state store follows
+    fewer ones: it looks up the rows that they concern. A worker with executors of its own takes a tenth.
+    """
     creating_rows_max: int = 1_000_000_000
     """How many rows a view may store before it is created, those of its stages included. The creation of one with more
     is cancelled, because a join without an equality could fill the disk. 0 is no limit.
@@ -130,6 +138,8 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "own_graph_rows": (0, INTEGER_MAX),
         # Less than the five minutes after which the leader abandons a barrier.
         "stage_timeout_ms": (0, 240_000),
+        "spark_history_rows": (0, INTEGER_MAX),
+        "spark_changes_rows": (0, INTEGER_MAX),
         "creating_rows_max": (0, BIGINT_MAX),
         "statement_timeout_max_ms": (1_000, INTEGER_MAX),
         "operator_creating_jobs_max": (0, 100_000),

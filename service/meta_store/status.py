@@ -13,13 +13,14 @@ from service.meta_store.documents import among
 from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.jobs import JOBS, job_of_row
 from service.meta_store.jobs.plans import read_positions
-from service.meta_store.schema.core import actor, fragment, relation, scan_progress
+from service.meta_store.schema.core import ENGINE_WORK, actor, fragment, relation, scan_progress
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.limits import adaptive_limit, limit_change
-from service.ports.status import AutoLimit, LimitChange, Signalled
+from service.ports.status import AutoLimit, EngineWork, LimitChange, Signalled
 from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
 from service.protocol.plan import VnodePosition
 from service.protocol.relation import RelationKind
+from service.protocol.stage import Engine
 
 
 class PostgresStatus(OnConnection):
@@ -68,6 +69,16 @@ class PostgresStatus(OnConnection):
             found[JobId(row.job)].append(ActorId(row.id))
         return found
 
+    async def engine_work(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[Engine, EngineWork]]:
+        counts = [func.coalesce(func.sum(scan_progress.c[name]), 0).cast(BigInteger) for name in ENGINE_WORK]
+        mine = select(fragment.c.job, *counts).join(fragment, fragment.c.id == scan_progress.c.fragment)
+        found = {one: _work((0, 0, 0, 0)) for one in jobs}
+        for job, *work in await self._connection.execute(
+            mine.where(among(fragment.c.job, jobs)).group_by(fragment.c.job)
+        ):
+            found[JobId(job)] = _work(work)
+        return found
+
     async def lookups(self, jobs: Collection[JobId]) -> Mapping[FragmentId, Sequence[str]]:
         """All inputs of a stage but the first, which is its driver."""
         inputs = func.jsonb_path_query(fragment.c.query, cast("$.joins[*].inputs[*].relation", JSONPATH))
@@ -84,6 +95,11 @@ class PostgresStatus(OnConnection):
         for row in await self._connection.execute(found):
             names[FragmentId(row.id)].append(row.name)
         return names
+
+
+def _work(counts: Sequence[int]) -> Mapping[Engine, EngineWork]:
+    spark_jobs, spark_rows, store_jobs, store_rows = counts
+    return {Engine.SPARK: EngineWork(spark_jobs, spark_rows), Engine.STORE: EngineWork(store_jobs, store_rows)}
 
 
 def _shown(row: Row[*tuple[Any, ...]]) -> AutoLimit:

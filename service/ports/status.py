@@ -8,6 +8,7 @@ from typing import Protocol
 from service.domain.job import Job, JobState
 from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
 from service.protocol.plan import VnodePosition
+from service.protocol.stage import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,14 @@ class LimitChange:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """What one engine has done for a job: the jobs of Spark or the runs of the store, and the rows that they read."""
+
+    jobs: int
+    rows: int
+
+
 class Status(Protocol):
     """Queries of the status pages."""
 
@@ -74,6 +83,10 @@ class Status(Protocol):
 
     async def unfinished_actors(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
         """Return the unfinished actors of each job. Every given job is in the result."""
+        ...
+
+    async def engine_work(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[Engine, EngineWork]]:
+        """Return what each engine has done for each job. Every given job is in the result, with both engines."""
         ...
 
     async def lookups(self, jobs: Collection[JobId]) -> Mapping[FragmentId, Sequence[str]]:

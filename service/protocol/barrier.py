@@ -31,6 +31,8 @@ class Barrier(BaseModel):
     and indexed. It is the epoch up to which the worker may replay the upstreams' change log; the graphs of upstreams
     have committed it. With `follows` the job is created, and neither a pause nor a limit stops its replay.
     `stage_timeout_ms` bounds the changes of a stage in the generation that an initial barrier begins; 0 is no bound.
+    `spark_history_rows` and `spark_changes_rows` say from how many rows on Spark computes in that generation where the
+    user left the choice to tidefill.
     `traceparent` is the W3C context of the epoch's root span, set while traces are made.
 
     Invariants: `prev < curr`; an initial barrier carries an `Add`.
@@ -51,6 +53,8 @@ class Barrier(BaseModel):
     replay_upto: EpochField | None = None
     follows: bool = False
     stage_timeout_ms: int = 0
+    spark_history_rows: int = 100_000
+    spark_changes_rows: int = 1_000_000
     traceparent: str | None = None
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from service.protocol.cdc import CdcScan
 from service.protocol.columns import ComputedColumn
 from service.protocol.ids import ActorId, Count, EpochField, FragmentId, JobId, RelationId, Vnode
 from service.protocol.relation import Relation
-from service.protocol.stage import Stage
+from service.protocol.stage import EngineChoice, Stage
 from service.protocol.vnodes import VNODE_MAX, Runs, vnodes_of
 
 
@@ -112,10 +112,11 @@ class Stateless(_Value):
     """A projection and a filter over one upstream, in Spark SQL over the upstream's column names.
 
     `projection` gives every column of the target relation in order, hidden ones included. `predicate` is None if the
-    query has no WHERE. `pushdown` is None if only Spark can compute the rows.
+    query has no WHERE. `pushdown` is None if only Spark can compute the rows. `engine` is the user's choice.
     """
 
     projection: tuple[str, ...]
+    engine: EngineChoice = EngineChoice.AUTO
     predicate: str | None = None
     pushdown: Pushdown | None = None
     computed: tuple[ComputedColumn, ...] = ()

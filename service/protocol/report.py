@@ -25,6 +25,7 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.plan import VnodePosition
+from service.protocol.stage import Engine
 
 WORK_MAX: Final = 100
 """The most parts of an epoch's work in one answer."""
@@ -49,6 +50,10 @@ class ActorReport(_Value):
     """Rows read from the upstream's history in this epoch."""
     upstream_rows: Count = 0
     """Live changes forwarded in this epoch."""
+    engine: Engine | None = None
+    """What computed the rows of this epoch."""
+    jobs: Count = 0
+    """The jobs of Spark in this epoch, or the runs of the store. The first actor of a scan reports them for all."""
     completed: bool = False
     """All history of the fragment is read, and the next barrier may finish the fragment."""
     finished: bool = False

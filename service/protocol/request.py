@@ -3,7 +3,6 @@
 A request never blocks an epoch, because the worker answers it on a separate thread.
 """
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -12,7 +11,7 @@ from service.protocol.columns import Column
 from service.protocol.ids import Bigint, Count, EpochField, GraphId, RequestId, Vnode
 from service.protocol.plan import Stateless, VnodePosition
 from service.protocol.relation import Relation
-from service.protocol.stage import Stage
+from service.protocol.stage import Engine, Stage
 
 
 class _Value(BaseModel):
@@ -96,13 +95,6 @@ class VnodeDifference(_Value):
     missing: tuple[tuple[str | None, ...], ...] = ()
     extra: tuple[tuple[str | None, ...], ...] = ()
     unequal: tuple[tuple[str | None, ...], ...] = ()
-
-
-class Engine(StrEnum):
-    """How the expected rows are computed: Spark from the upstream's rows, or the store from the view's text."""
-
-    SPARK = "spark"
-    STORE = "store"
 
 
 class Verified(_Value):

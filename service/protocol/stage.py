@@ -54,8 +54,15 @@ class Side(_Value):
     column: str | None = None
 
 
+class Engine(StrEnum):
+    """What computes rows: Spark, or the state store's own SQL."""
+
+    SPARK = "spark"
+    STORE = "store"
+
+
 class EngineChoice(StrEnum):
-    """The engine of a stage's history that the user chose. `auto` is the store's if it has one."""
+    """The engine that the user chose. `auto` chooses by the number of rows (`service.protocol.stage_spark`)."""
 
     AUTO = "auto"
     SPARK = "spark"

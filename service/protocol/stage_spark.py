@@ -7,9 +7,10 @@ only by equalities: a join without one would compare every row with every other.
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from service.protocol.request import Engine
-from service.protocol.stage import Condition, EngineChoice, Expression, Join, Stage
+from service.protocol.stage import Condition, Engine, EngineChoice, Expression, Join, Stage
 
+CLUSTER_SHARE: Final = 10
+"""A worker with executors of its own prefers Spark from one of so many rows on."""
 UNPLANNED: Final = "it was planned without Spark"
 MEASURE_DIGITS_MAX: Final = 28
 """Spark's sum of a decimal has ten digits more, which 10,000,000,000 rows cannot exceed. A longer measure is summed in
@@ -22,21 +23,35 @@ def spark_column(alias: str, name: str) -> str:
     return f"{alias}__{name}"
 
 
-def engine_of(stage: Stage, *, store_engine: bool) -> tuple[Engine, str]:
-    """Return the engine that reads a stage's history and follows changes, and why.
+def engine_of(stage: Stage, *, store_engine: bool) -> tuple[Engine | None, str]:
+    """Return the engine that reads a stage's history and follows changes, and why. None: it depends on the rows.
 
     `store_engine` is whether the table format has one.
     """
-    reason = spark_reason(stage)
-    match stage.engine:
-        case EngineChoice.SPARK if reason is None:
+    return chosen_engine(stage.engine, spark_reason(stage), None if store_engine else "the table format has no engine")
+
+
+def chosen_engine(choice: EngineChoice, no_spark: str | None, no_store: str | None) -> tuple[Engine | None, str]:
+    """Return the engine that computes, and why. None: it depends on the number of rows.
+
+    `no_spark` and `no_store` are the reasons why an engine cannot. One of them can.
+    """
+    match choice:
+        case EngineChoice.SPARK if no_spark is None:
             return Engine.SPARK, "stage_engine is spark"
-        case EngineChoice.AUTO if reason is None and not store_engine:
-            return Engine.SPARK, "the table format computes no stages"
-        case EngineChoice.STORE:
+        case EngineChoice.STORE if no_store is None:
             return Engine.STORE, "stage_engine is store"
+        case _ if no_store is not None:
+            return Engine.SPARK, no_store
+        case _ if no_spark is not None:
+            return Engine.STORE, no_spark
         case _:
-            return Engine.STORE, "the table format computes stages itself" if reason is None else reason
+            return None, "both can"
+
+
+def spark_from(rows: int, *, cluster: bool) -> int:
+    """Return from how many rows on Spark computes. With executors of its own the database is the scarce machine."""
+    return rows // CLUSTER_SHARE if cluster else rows
 
 
 def spark_reason(stage: Stage) -> str | None:

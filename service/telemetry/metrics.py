@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from service.protocol.ids import DATABASE_GRAPH, ActorId, FragmentId, RelationId
 from service.protocol.report import ActorReport
+from service.protocol.stage import Engine
 from service.telemetry.measures import DATABASE_LABELS, Measures, gauges_of
 from service.telemetry.stalls import Stalls
 
@@ -71,6 +72,8 @@ class Metrics:
         self.spans_dropped = Counter("tidefill_spans_dropped", "Spans that no collector took.", registry=self._registry)
         self.deadlocks = _deadlocks(self._registry)
         self._refused: dict[str, int] = {}
+        self._work = {one: [0, 0] for one in Engine}
+        """The jobs and rows of each engine."""
         self._snapshot_rows, self._upstream_rows, self._replayed_rows = _Rows(), _Rows(), _Rows()
         """The part of `_upstream_rows` that a snapshot job read from the change log in a partial graph."""
 
@@ -82,6 +85,10 @@ class Metrics:
         self._barriers += barriers
         for report in reports:
             actor = (report.fragment, report.actor)
+            if report.engine is not None:
+                work = self._work[report.engine]
+                work[0] += report.jobs
+                work[1] += report.snapshot_rows + report.upstream_rows
             if report.snapshot_rows:
                 self._snapshot_rows[actor] = self._snapshot_rows.get(actor, 0) + report.snapshot_rows
             if report.upstream_rows:
@@ -136,6 +143,13 @@ class Metrics:
         for quota, count in self._refused.items():
             refused.add_metric((quota,), count)
         yield refused
+        for place, (what, text) in enumerate(
+            (("jobs", "Jobs of Spark, or runs of the store."), ("rows", "Rows read."))
+        ):
+            done = CounterMetricFamily(f"tidefill_engine_{what}", f"{text} By engine.", labels=("engine",))
+            for engine, work in self._work.items():
+                done.add_metric((engine,), work[place])
+            yield done
         # Untyped, because the client library adds `_total` to a counter's name, and these names are RisingWave's.
         for name, text, counts in (
             ("stream_backfill_snapshot_read_row_count", "Rows read from upstream history.", self._snapshot_rows),

@@ -22,8 +22,8 @@ from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Gen
 from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, OperatorPlan, Prefix, Stateless, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed, FragmentReport
-from service.protocol.request import Analyzed, Engine, Rejected, Request, Verified
-from service.protocol.stage import Stage
+from service.protocol.request import Analyzed, Rejected, Request, Verified
+from service.protocol.stage import Engine, Stage
 from service.protocol.table_format import POSTGRES
 from tests.simulation import dml, shapes
 from tests.simulation.decoupling import BRIEFLY

@@ -24,7 +24,7 @@ from service.protocol.mutation import Add, Mutation
 from service.protocol.plan import ActorPlan, JobPlan, Pushdown, ScanType, Stateless, TableScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected, FragmentReport
-from service.protocol.request import Engine
+from service.protocol.stage import Engine
 from service.protocol.vnodes import vnodes_of
 from tests.support.state_store import relation
 from tests.support.table_formats import GENERATION, TERM, Format, batch, table_format
@@ -213,10 +213,10 @@ async def test_a_view_becomes_its_query_while_its_table_changes(
             continue
         world.commit(collected)
         assert world.shown(UPSTREAM) == world.rows
-        engines |= {name for name, _ in scans_of(world.executor)[0].engines}
+        engines |= {name for name, *_ in scans_of(world.executor)[0].engines}
     world.change(EPOCHS)
     world.commit(world.run())
-    engines |= {name for name, _ in scans_of(world.executor)[0].engines}
+    engines |= {name for name, *_ in scans_of(world.executor)[0].engines}
     assert world.shown(VIEW) == answered(query, world.rows)
     assert world.interleaved > 2, "history and live changes did not meet"
     assert (Engine.STORE in engines) == (query is PUSHED and store.capabilities.store_engine)

@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.job import Job, JobState
-from service.ports.status import AutoLimit, LimitChange
+from service.ports.status import AutoLimit, EngineWork, LimitChange
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
 from service.protocol.plan import VnodePosition
-from service.protocol.stage import Stage
+from service.protocol.stage import Engine, Stage
 from tests.support.fake_meta_jobs import FakeJobs
 from tests.support.fake_meta_tables import Tables
 
@@ -30,6 +30,13 @@ class FakeStatus:
     async def backfill_order(self, job: JobId) -> Sequence[tuple[str, str]]:
         names = {one: row.relation.name for one, row in self.tables.relations.items()}
         return [(names[before], names[after]) for before, after in self.tables.jobs[job].order]
+
+    async def engine_work(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[Engine, EngineWork]]:
+        return {job: {one: self._work(job, one) for one in Engine} for job in jobs}
+
+    def _work(self, job: JobId, engine: Engine) -> EngineWork:
+        done = [self.tables.work.get((row.id, engine), (0, 0)) for row in self.tables.of_job(job)]
+        return EngineWork(sum(jobs for jobs, _ in done), sum(rows for _, rows in done))
 
     async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
         return self.tables.positions.get(fragment, {})

@@ -48,7 +48,7 @@ from service.protocol.plan import Connector, FragmentKind, Query, ScanType, Vnod
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
-from service.protocol.stage import LookupIndex, Stage
+from service.protocol.stage import Engine, LookupIndex, Stage
 from service.protocol.vnodes import Runs
 
 K = TypeVar("K")
@@ -296,6 +296,8 @@ class Tables:
         self.actors = Table[ActorId, ActorRow](journal)
         self.positions = Table[FragmentId, Mapping[Vnode, VnodePosition]](journal)
         self.scans = Table[FragmentId, ScanRow](journal)
+        self.work = Table[tuple[FragmentId, Engine], tuple[int, int]](journal)
+        """The jobs and rows of each engine."""
         self.sources = Table[SourceId, SourceRow](journal)
         self.source_cleanups = Table[int, SourceCleanup](journal)
         self.workers = Table[WorkerId, WorkerRow](journal)

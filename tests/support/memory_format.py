@@ -97,6 +97,10 @@ class MemoryStore(VersionedStore):
         return self._ask("page", relation, block, at, size)
 
     @override
+    def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
+        return self._ask("has_rows", relation, count, at)
+
+    @override
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         return self._ask("changed", relation, after, upto)
 

@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
 from service.protocol.report import FragmentReport
-from service.protocol.request import Engine
-from service.protocol.stage import Stage
+from service.protocol.stage import Engine, Stage
 from service.protocol.stage_spark import engine_of
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
@@ -224,7 +223,8 @@ class StageScan(UpstreamScan[StageTask]):
             return Engine.STORE
         store_engine = epoch.stores.versioned.capabilities.store_engine
         name, _ = engine_of(self.bound.stage, store_engine=store_engine)
-        return name
+        driver = self.bound.upstream
+        return name or self._by_rows(epoch, driver, self._at(epoch, driver.id))
 
     def _engine(self, epoch: RunningEpoch) -> StageEngine:
         store = epoch.stores.versioned

@@ -13,7 +13,8 @@ from service.protocol.ids import RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, Stateless, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.report import FragmentReport
-from service.protocol.request import Engine
+from service.protocol.stage import Engine, EngineChoice
+from service.protocol.stage_spark import chosen_engine
 from workers.backfill.actors import as_one
 from workers.backfill.positions import ONE_VNODE
 from workers.backfill.reading import Reading, interleaved
@@ -40,8 +41,13 @@ class TableScan(UpstreamScan[EpochTask]):
     sink: SinkWriter | None = None
     """Takes the rows in place of the store."""
     pushdown: Pushdown | None = None
-    engines: dict[tuple[Engine, int], ScanEngine] = field(default_factory=dict[tuple[Engine, int], ScanEngine])
-    """By their number of tasks. Made on first use, so that an idle view costs nothing."""
+    choice: EngineChoice = EngineChoice.AUTO
+    engines: dict[tuple[Engine, int, bool], ScanEngine] = field(
+        default_factory=dict[tuple[Engine, int, bool], ScanEngine]
+    )
+    """By their number of tasks, and whether pages are copied inside the store. Made on first use, so that an idle view
+    costs nothing.
+    """
 
     @classmethod
     def join(
@@ -66,6 +72,7 @@ class TableScan(UpstreamScan[EpochTask]):
             sink=None if sink is None else SINKS[sink.name](sink.options),
             # The store copies rows into its own tables only.
             pushdown=fragment.query.pushdown if sink is None else None,
+            choice=fragment.query.engine,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
         )
 
@@ -122,12 +129,18 @@ class TableScan(UpstreamScan[EpochTask]):
 
     def _choose(self, epoch: RunningEpoch, task: EpochTask) -> tuple[Engine, ScanEngine]:
         store = epoch.stores.versioned
-        copies = copied_in_store(self._pushed(store), task.reading, finished=self.state.finished)
+        pushed = self.pushdown is not None and has_store_engine(store) and not self._by_spark(epoch, task)
+        copies = pushed and copied_in_store(self.pushdown, task.reading, finished=self.state.finished)
         name = Engine.STORE if copies else Engine.SPARK
-        return name, self._engine(name, store, len(task.actors))
+        return name, self._engine(name, store, len(task.actors), pushed=pushed)
+
+    def _by_spark(self, epoch: RunningEpoch, task: EpochTask) -> bool:
+        """Whether Spark computes what the store could compute, too."""
+        name, _ = chosen_engine(self.choice, None, None)
+        return (name or self._by_rows(epoch, self.upstream, task.reading.at)) is Engine.SPARK
 
     def _failed(self, error: Exception, epoch: RunningEpoch, task: EpochTask, *, computing: bool) -> JobFailedError:
-        scan = self._task(epoch.stores.versioned, len(task.actors))
+        scan = self._task(epoch.stores.versioned, len(task.actors), pushed=False)
         return JobFailedError(
             self.job,
             error,
@@ -137,20 +150,19 @@ class TableScan(UpstreamScan[EpochTask]):
             computing=computing,
         )
 
-    def _engine(self, name: Engine, store: VersionedStore, actors: int) -> ScanEngine:
-        if (name, actors) not in self.engines:
-            self.engines[name, actors] = self._made(name, self._task(store, actors))
-        return self.engines[name, actors]
+    def _engine(self, name: Engine, store: VersionedStore, actors: int, *, pushed: bool) -> ScanEngine:
+        place = name, actors, pushed
+        if place not in self.engines:
+            self.engines[place] = self._made(name, self._task(store, actors, pushed=pushed))
+        return self.engines[place]
 
     def _made(self, name: Engine, scan: ScanTask) -> ScanEngine:
         return make_engine(name, self.spark, scan, self.query)
 
-    def _task(self, store: VersionedStore, actors: int) -> ScanTask:
+    def _task(self, store: VersionedStore, actors: int, *, pushed: bool) -> ScanTask:
         block = self.state.block_vnodes if store.capabilities.index_bounds else ONE_VNODE
-        return ScanTask(store, self.upstream, self.target, actors, self._pushed(store), block, self.sink)
-
-    def _pushed(self, store: VersionedStore) -> Pushdown | None:
-        return self.pushdown if has_store_engine(store) else None
+        pushdown = self.pushdown if pushed else None
+        return ScanTask(store, self.upstream, self.target, actors, pushdown, block, self.sink)
 
 
 def make_engine(name: Engine, spark: SparkSession, scan: ScanTask, query: StatelessPlan) -> ScanEngine:

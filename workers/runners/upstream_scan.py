@@ -3,16 +3,18 @@
 Next: `workers.runners.table_scan` and `workers.runners.stage_scan`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, RelationId
+from service.protocol.relation import Relation
 from service.protocol.report import FragmentReport
-from service.protocol.request import Engine
+from service.protocol.stage import Engine
+from service.protocol.stage_spark import spark_from
 from workers.backfill.actors import FragmentTask
 from workers.backfill.cost import CostBudget
 from workers.backfill.pace import COPYING, Pace
@@ -20,7 +22,7 @@ from workers.engines.port import ActorOutcome
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.port import Phase, Place, RunningEpoch
-from workers.spark.bounded import bounded_jobs
+from workers.spark.bounded import bounded_jobs, jobs_begun
 
 FEW: Final = 1000
 """A scan of so few changes runs beside others: starting a task costs more than their rows do."""
@@ -49,6 +51,10 @@ class UpstreamScan(HistoryScan, Generic[Task]):
     """
     paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
     """One pace per engine, because a job in the store starts and ends faster than one in Spark."""
+    counted: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The engine of the last task and its jobs, as a report has them."""
+    spark_reads: bool | None = None
+    """Whether there is enough history for Spark. Found out once in a generation."""
     cost: CostBudget | None = None
     """The budget of its changes. Made on first use."""
     ended: bool = False
@@ -75,12 +81,30 @@ class UpstreamScan(HistoryScan, Generic[Task]):
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
         """Whether its history is over, and little of what it reads has changed in this epoch."""
-        few = sum(epoch.written[one] for one in self.reads) <= FEW
+        few = self._written(epoch) <= FEW
         return self.history_over and not self._asks(epoch) and few
 
     def _asks(self, epoch: RunningEpoch) -> bool:
         """Whether the store has to be asked what changed, because the span is not the one of the epoch's barrier."""
         return self.job in epoch.readings or self.consumed is not None
+
+    def _by_rows(self, epoch: RunningEpoch, relation: Relation, at: Epoch) -> Engine:
+        """Choose the engine by the rows of the history that is read, or of the changes of this epoch."""
+        cluster = not str(self.spark.sparkContext.master).startswith("local")
+        if self.history_over:
+            # Changes of the log, which have come in other epochs, are not counted.
+            few = self._asks(epoch) or self._written(epoch) < spark_from(
+                epoch.barrier.spark_changes_rows, cluster=cluster
+            )
+            return Engine.STORE if few else Engine.SPARK
+        if self.spark_reads is None:
+            rows = spark_from(epoch.barrier.spark_history_rows, cluster=cluster)
+            self.spark_reads = epoch.stores.versioned.has_rows(relation, rows, at=at)
+        return Engine.SPARK if self.spark_reads else Engine.STORE
+
+    def _written(self, epoch: RunningEpoch) -> int:
+        """Return how many versions of what it reads this epoch has made and ended."""
+        return sum(epoch.written[one] for one in self.reads)
 
     def _choose(self, epoch: RunningEpoch, task: Task) -> tuple[Engine, TaskEngine[Task]]:
         """Return the engine that computes an epoch, made on first use, so that an idle view costs nothing."""
@@ -104,8 +128,13 @@ class UpstreamScan(HistoryScan, Generic[Task]):
                 self._check_present()
                 computing = True
                 limit = epoch.stores.stage_timeout_ms
-                with bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None):
+                seconds = allowed if name is Engine.SPARK else None
+                before = jobs_begun(self.spark) if name is Engine.SPARK else 0
+                with bounded_jobs(self.spark, limit, seconds):
                     outcomes = engine.run(task)
+                # A job of another graph that ran meanwhile is counted for both.
+                jobs = jobs_begun(self.spark) - before if name is Engine.SPARK else 1
+                self.counted = {"engine": name, "jobs": jobs}
         except Exception as error:
             raise self._failed(error, epoch, task, computing=computing) from error
         job_seconds = epoch.clock() - began
@@ -148,9 +177,17 @@ class UpstreamScan(HistoryScan, Generic[Task]):
     ) -> Sequence[FragmentReport]:
         epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
         by_actor = {outcome.actor: outcome for outcome in outcomes}
-        return self.reports(
+        reports = self.reports(
             by_actor,
             finishing=finishing,
             held_up=held_up,
             forwarded=lambda actor: by_actor[actor].upstream_rows if actor in by_actor else 0,
+        )
+        counted, self.counted = self.counted, {}
+        if not counted:
+            return reports
+        first, *others = reports
+        return (
+            first.model_copy(update=counted),
+            *(one.model_copy(update={"engine": counted["engine"]}) for one in others),
         )

@@ -1,9 +1,9 @@
-"""Bound how long Spark jobs may take that compute changes, because everybody waits for them (I13)."""
+"""Count the jobs of Spark, and bound how long those may take that compute changes: everybody waits for them (I13)."""
 
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -11,6 +11,12 @@ from workers.state_store.port import TooSlowError
 
 _TAG: Final = "tidefill-bounded-{}"
 _AGAIN_SECONDS: Final = 1.0
+
+
+def jobs_begun(spark: SparkSession) -> int:
+    """Return how many jobs Spark has begun, those of all threads."""
+    context: Any = spark.sparkContext._jsc  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way
+    return int(context.sc().dagScheduler().numTotalJobs())
 
 
 @contextmanager

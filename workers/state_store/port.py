@@ -91,6 +91,10 @@ class VersionedStore(Protocol):
         """Read a page of a block as of epoch `at`."""
         ...
 
+    def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
+        """Whether a relation has so many rows as of epoch `at`. It looks at no more of them."""
+        ...
+
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """Whether any version began or ended in `(after, upto]`: a cheap query."""
         ...

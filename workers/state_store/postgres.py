@@ -132,6 +132,11 @@ class PostgresStore:
         with self.transaction(STAGING) as connection:
             yield StageWriter(connection, bound, epoch, self._part, limit_ms=limit, timeout_ms=allowed)
 
+    def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
+        """Whether a relation has so many rows as of epoch `at`."""
+        with adbc_connection(self.url, self._name, (), autocommit=True) as connection:
+            return _select(connection, statements.some_rows(relation, count, at=at)) >= count
+
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """Whether any version began or ended in `(after, upto]`."""
         with adbc_connection(self.url, self._name, CHANGES, autocommit=True) as connection:

@@ -74,6 +74,12 @@ def copy_query(
     )
 
 
+def some_rows(relation: Relation, count: int, *, at: Epoch) -> str:
+    """Print a query for the number of rows as of an epoch, at most `count`."""
+    rows = f"select from {state_table(relation.id)} where _from <= {at} and _to > {at} limit {count}"
+    return f"select count(*)::int from ({rows}) some"
+
+
 def changed(relation: Relation, *, after: Epoch, upto: Epoch) -> str:
     """Print a query whether any version began or ended in `(after, upto]`."""
     began, ended = f"_from > {after} and _from <= {upto}", f"_to > {after} and _to <= {upto} and _to <> {ALIVE}"

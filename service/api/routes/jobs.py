@@ -23,7 +23,8 @@ from service.operations.status.models import FragmentView, JobDetail, JobPage, J
 from service.operations.verify import worker_rpc
 from service.protocol.ids import BIGINT_MAX, CommandId, JobId
 from service.protocol.mutation import RateLimit, StartFragmentBackfill
-from service.protocol.request import Engine, Verified
+from service.protocol.request import Verified
+from service.protocol.stage import Engine
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=ParsedRoute)
 

@@ -34,7 +34,16 @@ from service.domain.progress import ScanProgress, advanced
 from service.meta_store.documents import among, recordset, stored_text
 from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.plans import read_actors
-from service.meta_store.schema.core import OPEN, STAGED, actor, backfill_position, job, relation, scan_progress
+from service.meta_store.schema.core import (
+    ENGINE_WORK,
+    OPEN,
+    STAGED,
+    actor,
+    backfill_position,
+    job,
+    relation,
+    scan_progress,
+)
 from service.meta_store.schema.core import fragment as fragment_table
 from service.meta_store.schema.sources import source
 from service.ports.records import Json, Receded
@@ -96,6 +105,7 @@ class PostgresFragments(OnConnection):
         kept = tuple(answers)
         await self._record_scans(kept, now=now)
         await self._count_keys(kept)
+        await self._count_work(kept)
 
     async def _record_scans(self, kept: Sequence[Collected], *, now: datetime) -> None:
         # A queued job has no running actors that could report, and no rate that could fall.
@@ -152,6 +162,21 @@ class PostgresFragments(OnConnection):
         new = recordset(rows, relation.c.id, relation.c.key_count)
         counted = update(relation).where(relation.c.id == new.c.id, among(relation.c.id, deltas))
         await self._connection.execute(counted.values(key_count=relation.c.key_count + new.c.key_count))
+
+    async def _count_work(self, answers: Iterable[Collected]) -> None:
+        counts: dict[FragmentId, dict[str, int]] = defaultdict(lambda: dict.fromkeys(ENGINE_WORK, 0))
+        for report in (report for answer in answers for report in answer.of(ActorReport)):
+            if report.engine is not None:
+                work = counts[report.fragment]
+                work[f"{report.engine}_jobs"] += report.jobs
+                work[f"{report.engine}_rows"] += report.snapshot_rows + report.upstream_rows
+        rows = [{"fragment": one, **work} for one, work in counts.items()]
+        if not rows:
+            return
+        columns = scan_progress.c
+        new = recordset(rows, columns.fragment, *(columns[name] for name in ENGINE_WORK))
+        counted = update(scan_progress).where(columns.fragment == new.c.fragment, among(columns.fragment, counts))
+        await self._connection.execute(counted.values({name: columns[name] + new.c[name] for name in ENGINE_WORK}))
 
     async def _store_positions(self, reports: Iterable[ActorReport]) -> None:
         newest: dict[FragmentId, dict[Vnode, VnodePosition]] = defaultdict(dict)

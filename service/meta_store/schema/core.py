@@ -313,6 +313,8 @@ backfill_position = Table(
     Column("rows", BigInteger, nullable=False),
 )
 
+ENGINE_WORK: Final = ("spark_jobs", "spark_rows", "store_jobs", "store_rows")
+"""The jobs and rows of each engine, in all epochs."""
 scan_progress = Table(
     "scan_progress",
     METADATA,
@@ -322,6 +324,7 @@ scan_progress = Table(
     Column("finished", Boolean, nullable=False, server_default=_FALSE),
     Column("at", INSTANT),
     Column("total", BigInteger),
+    *(Column(name, BigInteger, nullable=False, server_default=_ZERO) for name in ENGINE_WORK),
 )
 OPEN: Final = not_(scan_progress.c.finished)
 Index("scan_progress_open", scan_progress.c.fragment, postgresql_where=OPEN)

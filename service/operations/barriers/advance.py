@@ -272,6 +272,8 @@ async def _inject(
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
         follows=view.decoupled is not None and view.decoupled.created,
         stage_timeout_ms=parameters.stage_timeout_ms if view.decoupled is None else 0,
+        spark_history_rows=parameters.spark_history_rows,
+        spark_changes_rows=parameters.spark_changes_rows,
     )
     if world.traces is not None:
         context = world.traces.of_epoch(barrier.graph, barrier.curr, always=mutation is not None)

@@ -11,6 +11,7 @@ from service.domain.job import HOLDS_PERMIT, IllegalTransition, JobEvent, JobSta
 from service.domain.progress import JobProgress
 from service.operations.commands.fan_out import share_of
 from service.operations.jobs import snapshots
+from service.operations.jobs.creation import tell_created
 from service.operations.jobs.standing import progress_of
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -161,8 +162,7 @@ async def finish_jobs(tx: Transaction, collected: Answered, *, now: datetime) ->
         # A followed table is readable before its history is complete.
         if all(scan.finished or scan.external for scan in scans.get(job.id, ())):
             await tx.jobs.move(job.id, JobEvent.FINISHED, now=now)
-            facts = {"job": job.id, "name": job.name, "epoch": str(collected[-1][0].curr)}
-            await tx.events.append("job.created", facts, now=now)
+            await tell_created(tx, job, now=now, epoch=str(collected[-1][0].curr))
 
 
 async def hasten_finish(tx: Transaction, graph: GraphId, collected: Answered, *, now: datetime) -> None:

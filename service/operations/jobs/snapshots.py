@@ -16,6 +16,7 @@ from service.domain.errors import Exhausted, MetaError, Refused, Unavailable
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.retry import BACKOFF_MAX
+from service.operations.jobs.creation import tell_created
 from service.operations.jobs.failing import fail
 from service.operations.retrying import retried
 from service.operations.world import World
@@ -95,8 +96,7 @@ async def follow(
         await tx.jobs.move(job.id, JobEvent.FINISHED, now=now)
         # Its actors fit the worker whenever a generation begins.
         await tx.rescaling.settled([job.id])
-        facts = {"job": job.id, "name": job.name, "consumed": str(consumed), "own_graph": job.own_graph}
-        await tx.events.append("job.created", facts, now=now)
+        await tell_created(tx, job, now=now, consumed=str(consumed), own_graph=job.own_graph)
     return False
 
 

@@ -13,6 +13,7 @@ from service.domain.job import JobState
 from service.domain.order import Order
 from service.domain.own_graph import check_own_graph
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
+from service.domain.parameters import SystemParameters
 from service.domain.placement import blocks
 from service.domain.roles import Role
 from service.domain.stage_engine import asked_engine
@@ -61,7 +62,7 @@ from service.sql.text.tokens import mentioned
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import dot
 from service.sql.views.bind import bind_view, view_relation
-from service.sql.views.explain import SCAN_ENGINE, PlannedScan, plan_text
+from service.sql.views.explain import SCAN_ENGINE, PlannedScan, SparkFrom, plan_text
 from service.sql.views.explain_costs import Known
 from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
 from service.sql.views.keys import BoundView
@@ -143,8 +144,16 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
         for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
     ]
     notice = next(iter(planned.order.notices), None)
-    edges = planned.order.edges
-    return _plan_of(plan_text(new.relation, scans, planned.strategy, edges, serverless=new.serverless, notice=notice))
+    spark, edges, serverless = await _spark_from(call.world), planned.order.edges, new.serverless
+    return _plan_of(
+        plan_text(new.relation, scans, planned.strategy, edges, spark, serverless=serverless, notice=notice)
+    )
+
+
+async def _spark_from(world: World) -> SparkFrom:
+    async with world.stores.begin() as tx:
+        parameters = SystemParameters.of(await tx.parameters.all())
+    return SparkFrom(parameters.spark_history_rows, parameters.spark_changes_rows)
 
 
 @handles(ExplainBackfill, needs=Role.VIEWER)
@@ -172,7 +181,7 @@ async def _explained(world: World, view: StagedView, planned: _Planned) -> Itera
     there = {one.index: one.bytes for one in stored if one.state is not IndexState.DROPPING}
     created = [one.index for one in stored if one.state is IndexState.CREATED]
     missing = lacking([index for indexes in needed for index in indexes], created)
-    known = Known(await world.lookups.statistics(read), there)
+    known = Known(await world.lookups.statistics(read), there, await _spark_from(world))
     scans: list[list[ExplainedScan]] = [[] for _ in view.stages]
     for place, scan in enumerate(new.table_scans):
         number, alias = (scan.query.operator, scan.query.alias) if isinstance(scan.query, Prefix) else (place, None)
@@ -248,17 +257,20 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     if statement.resource_group is not None:
         await _check_group(world, statement.resource_group, serverless=serverless)
     found = await _read(world, statement)
-    if await _staged(world, statement, found):
+    engine = asked_engine(session)
+    # The store computes every stage, and Spark every scan of one relation.
+    store = engine is EngineChoice.STORE and kind.stored and strategy.scan_type is not ScanType.BACKFILL
+    if store or await _staged(world, statement, found):
         staged = await _planned_stages(call, statement, strategy, kind, found)
         bound, relation, hidden, fragments, order, named_order = staged
     else:
-        bound = await _bound(world, statement, found)
+        bound = (await _bound(world, statement, found)).by(engine)
         check_positions([scan.upstream.vnode_count for scan in bound.scans])
         columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
         relation, hidden = view_relation(bound, columns, statement.name), ()
         fragments = await _scans(call, statement, strategy, [(scan.upstream, scan.query, None) for scan in bound.scans])
-        unaffected = asked_engine(session) is not EngineChoice.AUTO
-        named_order = NamedOrder(bound.order, notices=(SCAN_ENGINE,) if unaffected else ())
+        unable = engine is EngineChoice.STORE and any(scan.query.pushdown is None for scan in bound.scans)
+        named_order = NamedOrder(bound.order, notices=(SCAN_ENGINE,) if unable else ())
         order = _ids(named_order, found)
     # A NoShuffle scan always has the actors of its upstream, so the job records no requested parallelism.
     tied = strategy.scan_type is ScanType.BACKFILL

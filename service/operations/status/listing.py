@@ -91,7 +91,8 @@ async def job(world: World, wanted: JobId) -> JobDetail:
         fragments = await _fragments(tx, found, standing.scans[wanted])
         order = await tx.status.backfill_order(wanted)
         broken = (await broken_of(tx)).get(found.relation)
-    return JobDetail(_job(found, progress[wanted], waiting.get(wanted), broken), fragments, tuple(order))
+        work = (await tx.status.engine_work([wanted]))[wanted]
+    return JobDetail(_job(found, progress[wanted], waiting.get(wanted), broken), fragments, tuple(order), work)
 
 
 async def job_called(world: World, name: str) -> JobId:

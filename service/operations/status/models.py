@@ -13,7 +13,7 @@ from typing import Literal
 from service.domain.job import JobState
 from service.domain.progress import Phase
 from service.domain.waiting import Waiting
-from service.ports.status import AutoLimit
+from service.ports.status import AutoLimit, EngineWork
 from service.protocol.ids import (
     ActorId,
     CommandId,
@@ -27,6 +27,7 @@ from service.protocol.ids import (
 )
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import RelationKind
+from service.protocol.stage import Engine
 from service.protocol.vnodes import Runs
 
 
@@ -154,6 +155,8 @@ class JobDetail:
     job: JobView
     fragments: tuple[FragmentView, ...]
     backfill_order: tuple[tuple[str, str], ...]
+    engines: Mapping[Engine, EngineWork]
+    """What Spark and the state store have done for the job: jobs (of the store: runs), and the rows that they read."""
 
 
 @dataclass(frozen=True, slots=True)

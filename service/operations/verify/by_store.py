@@ -16,7 +16,8 @@ from service.protocol.ids import DATABASE_GRAPH, RequestId
 from service.protocol.plan import JobPlan
 from service.protocol.quoting import quoted
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.request import Engine, Verified
+from service.protocol.request import Verified
+from service.protocol.stage import Engine
 from service.sql.statements.views import CreateMaterializedView
 
 CAUGHT_UP: Final = timedelta(minutes=5)

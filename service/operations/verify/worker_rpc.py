@@ -25,7 +25,6 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import (
     Analyze,
     Analyzed,
-    Engine,
     Rejected,
     Request,
     Verified,
@@ -33,6 +32,7 @@ from service.protocol.request import (
     VerifyScan,
     VerifyStage,
 )
+from service.protocol.stage import Engine
 
 NO_WORKER: Final = "no worker is alive"
 VERIFY_WAIT: timedelta = timedelta(minutes=30)

@@ -5,15 +5,35 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.strategy import Strategy
-from service.protocol.plan import Stateless
+from service.protocol.plan import ScanType, Stateless
 from service.protocol.relation import Relation
+from service.protocol.stage import Engine
+from service.protocol.stage_spark import chosen_engine
 from service.sql.views.backfill_order import Edges
 
-_PUSHED: Final = "store; spark in epochs with changes, which it compares with what was read"
-_PUSHED_CHANGES: Final = "spark until history is read, then store"
-_COMPUTED: Final = "spark"
-SCAN_ENGINE: Final = "stage_engine concerns joins, aggregates, subqueries and windows: a plain scan is not affected"
+_BESIDE: Final = "; spark in epochs that read both, because it compares changes with what was read"
+_COMPUTED: Final = "only spark computes these values in a scan of one relation"
+SCAN_ENGINE: Final = "stage_engine is store, and Spark computes what a sink or a NoShuffle backfill has to compute"
 """What a session is told whose choice of an engine has no effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFrom:
+    """From how many rows on Spark reads history, or follows the changes of an epoch, if the user leaves the choice to
+    tidefill.
+    """
+
+    history: int = 100_000
+    changes: int = 1_000_000
+
+    def engines(self, engine: Engine | None, why: str) -> tuple[str, str]:
+        """Return what reads history and what follows changes, and why. No engine: it depends on the rows."""
+        if engine is None:
+            return (
+                f"spark from {self.history} rows on, store below: jobs of Spark would take longer than the rows",
+                f"store: it looks up what a change concerns; spark from {self.changes} changed rows of an epoch on",
+            )
+        return f"{engine}, because {why}", f"{engine}, because {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +51,7 @@ def plan_text(
     scans: Sequence[PlannedScan],
     strategy: Strategy,
     order: Edges,
+    spark: SparkFrom,
     *,
     serverless: bool = False,
     notice: str | None = None,
@@ -42,8 +63,8 @@ def plan_text(
     edges = ", ".join(f"{before} -> {after}" for before, after in order)
     return (
         f"StreamMaterialize {{ {', '.join(stored)} }}",
-        *(line for scan in scans[:-1] for line in _scan(scan, strategy, "├─", "│ ")),
-        *_scan(scans[-1], strategy, "└─", "  "),
+        *(line for scan in scans[:-1] for line in _scan(scan, strategy, spark, "├─", "│ ")),
+        *_scan(scans[-1], strategy, spark, "└─", "  "),
         f"Backfill strategy: {strategy.scan_type}, because {strategy.why}",
         f"Backfill order: {f'FIXED({edges})' if edges else 'NONE'}",
         *(["Backfill worker: its own, until the job merges"] if serverless else []),
@@ -51,18 +72,20 @@ def plan_text(
     )
 
 
-def _scan(scan: PlannedScan, strategy: Strategy, branch: str, margin: str) -> Iterator[str]:
+def _scan(scan: PlannedScan, strategy: Strategy, spark: SparkFrom, branch: str, margin: str) -> Iterator[str]:
     pushed = scan.query.pushdown is not None
+    chosen = chosen_engine(scan.query.engine, None, None if pushed else _COMPUTED)
+    history, changes = spark.engines(*chosen)
+    beside = _BESIDE if pushed and strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL else ""
     facts = [
         f"table: {scan.upstream}",
         f"type: {strategy.scan_type}",
         f"parallelism: {scan.actors}",
-        f"pages: {'copied inside the state store' if pushed else 'through Spark'}",
         *([] if scan.rate_limit is None else [f"rate_limit: {scan.rate_limit}"]),
     ]
     yield f"{branch}StreamTableScan {{ {', '.join(facts)} }}"
-    yield f"{margin}  engine of history: {_PUSHED if pushed else _COMPUTED}"
-    yield f"{margin}  engine of changes: {_PUSHED_CHANGES if pushed else _COMPUTED}"
+    yield f"{margin}  engine of history: {history}{beside}"
+    yield f"{margin}  engine of changes: {changes}{beside}"
     for one in scan.query.computed:
         yield f"{margin}  computed by the state store: {one.name} = {one.expression}"
     yield f"{margin}  projection: {', '.join(scan.query.projection)}"

@@ -17,16 +17,20 @@ from service.domain.fan_out import (
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 from service.protocol.stage import Input, LookupIndex, Stage
+from service.sql.views.explain import SparkFrom
 
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The statistics of users' relations, and the lookup indexes that each of them has, with their sizes in bytes."""
+    """The statistics of users' relations, the lookup indexes that each of them has, with their sizes in bytes, and from
+    how many rows on Spark computes.
+    """
 
     statistics: Statistics = field(default_factory=dict[RelationId, TableStatistics])
     indexes: Mapping[LookupIndex, int | None] = field(default_factory=dict[LookupIndex, int | None])
+    spark: SparkFrom = field(default_factory=SparkFrom)
 
 
 def rows_of(known: Known, relation: RelationId) -> str:

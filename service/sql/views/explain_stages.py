@@ -8,8 +8,7 @@ from service.domain.strategy import Strategy
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation
-from service.protocol.request import Engine
-from service.protocol.stage import Input, Join, JoinKind, LookupIndex, Stage
+from service.protocol.stage import Engine, Input, Join, JoinKind, LookupIndex, Stage
 from service.protocol.stage_spark import engine_of
 from service.sql.views.backfill_order import Edges
 from service.sql.views.explain_costs import Known, costs, index_state, rows_of, warnings
@@ -101,13 +100,13 @@ def _stage(
         f"stage: {number}",
         f"target: {one.target.name}",
         f"operator: {_operator(stage)}",
-        f"engine: {engine}",
+        f"engine: {engine or 'by rows'}",
         *([] if arranged else one.scans[0].facts),
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
-    yield f"{margin}engine of history: {engine}, because {why}"
-    follows = why if engine is Engine.SPARK else "it looks up the rows that a change concerns"
-    yield f"{margin}engine of changes: {engine}, because {follows}"
+    history, changes = known.spark.engines(engine, why)
+    yield f"{margin}engine of history: {history}"
+    yield f"{margin}engine of changes: {changes}"
     if arranged:
         yield from (margin + line for line in _scans(one, relations, strategy))
     for join in stage.joins:

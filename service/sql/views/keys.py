@@ -11,13 +11,14 @@ share such a column if type and order agree. A branch leaves NULL in columns tha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.plan import Pushdown, Stateless
 from service.protocol.relation import KEY_PREFIX, Relation
+from service.protocol.stage import EngineChoice
 from service.sql.expressions.scalar import Scope
 from service.sql.expressions.typed import SMALLINT, Typed, quoted_name
 from service.sql.text.cursor import NAME_BYTES_MAX
@@ -59,6 +60,11 @@ class BoundView:
     hidden: int
     key: tuple[KeyColumn, ...]
     order: Edges = ()
+
+    def by(self, engine: EngineChoice) -> "BoundView":
+        """Return the view with the engine that its user chose."""
+        queries = ((scan, scan.query.model_copy(update={"engine": engine})) for scan in self.scans)
+        return replace(self, scans=tuple(replace(scan, query=query) for scan, query in queries))
 
 
 @dataclass(frozen=True, slots=True)

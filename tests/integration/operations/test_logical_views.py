@@ -14,7 +14,7 @@ from service.operations.naming import named
 from service.operations.verify import worker_rpc
 from service.ports.records import NewLogicalView
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId
-from service.protocol.request import Engine
+from service.protocol.stage import Engine
 from service.serving.logical_views import PostgresViews
 from tests.support.both_stores import BothStores
 from tests.support.meta_store import A_TEST, NOW, add_creating, new_table, new_view

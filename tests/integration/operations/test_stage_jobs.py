@@ -17,7 +17,7 @@ from service.operations.verify import worker_rpc
 from service.ports.records import NewDml, NewJob
 from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.plan import JobPlan, Prefix, ScanType
-from service.protocol.request import Engine
+from service.protocol.stage import Engine
 from service.protocol.table_format import Capabilities
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation

@@ -183,7 +183,9 @@ def test_u7_a_stage_is_not_called_by_its_hidden_relation(command: Command, route
     routes.on("GET", "/v1/jobs/7", {"job": JOB, "fragments": []})
     assert "[the result of stage 1 of top10 after the next barrier]" in command("watch").stdout
     scan = {**SCAN, "upstream": "__top10_1", "total": None, "auto": None}
-    routes.on("GET", "/v1/jobs/7", {"job": {**JOB, "waiting": None}, "fragments": [scan], "backfill_order": []})
+    routes.on(
+        "GET", "/v1/jobs/7", {"job": {**JOB, "waiting": None}, "fragments": [scan], "backfill_order": [], "engines": {}}
+    )
     shown = command("job", "7").stdout
     assert "the result of stage 1 of top10" in shown
     assert "not known yet" in shown
@@ -318,11 +320,13 @@ def test_a_job_is_shown_with_its_order_and_why_it_waits(command: Command, routes
             {**SCAN, "id": 5, "scan_type": None, "auto": None},
         ],
         "backfill_order": [["a", "b"], ["b", "c"]],
+        "engines": {"spark": {"jobs": 12, "rows": 3_000_000}, "store": {"jobs": 0, "rows": 0}},
     }
     routes.on("GET", "/v1/jobs/7", shown)
     lines = [" ".join(line.split()) for line in command("job", "7").stdout.splitlines()]
-    assert lines[1:4] == [
+    assert lines[1:5] == [
         f"waits: {waiting['text']}, since 2026-01-01T00:00:00Z, until 2026-01-01T00:05:00Z",
+        "read by: spark 3,000,000 rows in 12 jobs",
         "order: a -> b, b -> c",
         "auto: b lowered: the query gave false",
     ]

@@ -1,11 +1,14 @@
 """The plan of a view as text."""
 
+from dataclasses import replace
+
 from service.domain.strategy import Strategy
 from service.protocol.columns import Column, ColumnType, ComputedColumn, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.plan import Pushdown, ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
-from service.sql.views.explain import SCAN_ENGINE, PlannedScan, plan_text
+from service.protocol.stage import EngineChoice
+from service.sql.views.explain import SCAN_ENGINE, PlannedScan, SparkFrom, plan_text
 
 INT = ColumnType.parse("int")
 VIEW = Relation(
@@ -19,13 +22,25 @@ VIEW = Relation(
 COPIED = PlannedScan("t", Stateless(projection=("v", "id"), pushdown=Pushdown(columns=("v", "id"))), 2, None)
 COMPUTED = PlannedScan("u", Stateless(projection=("v + 1", "id"), predicate="v > 0"), 3, 0)
 
+HISTORY = "spark from 100000 rows on, store below: jobs of Spark would take longer than the rows"
+CHANGES = "store: it looks up what a change concerns; spark from 1000000 changed rows of an epoch on"
+BESIDE = "spark in epochs that read both, because it compares changes with what was read"
+
+
+def test_the_choice_of_a_user() -> None:
+    scan = replace(COPIED, query=COPIED.query.model_copy(update={"engine": EngineChoice.SPARK}))
+    lines = plan_text(VIEW, [scan], Strategy(ScanType.SNAPSHOT_BACKFILL, "so it is"), (), SparkFrom())
+    assert lines[2:4] == tuple(
+        f"    engine of {one}: spark, because stage_engine is spark" for one in ("history", "changes")
+    )
+
 
 def test_one_scan() -> None:
-    assert plan_text(VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), ()) == (
+    assert plan_text(VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), (), SparkFrom()) == (
         "StreamMaterialize { name: m, columns: [v, _key_id(hidden)], key: [_key_id DESC, v], vnodes: 8 }",
-        "└─StreamTableScan { table: t, type: BACKFILL, parallelism: 2, pages: copied inside the state store }",
-        "    engine of history: store; spark in epochs with changes, which it compares with what was read",
-        "    engine of changes: spark until history is read, then store",
+        "└─StreamTableScan { table: t, type: BACKFILL, parallelism: 2 }",
+        f"    engine of history: {HISTORY}; {BESIDE}",
+        f"    engine of changes: {CHANGES}; {BESIDE}",
         "    projection: v, id",
         "Backfill strategy: BACKFILL, because so it is asked",
         "Backfill order: NONE",
@@ -33,41 +48,43 @@ def test_one_scan() -> None:
 
 
 def test_u2_a_choice_without_effect_is_said() -> None:
-    lines = plan_text(VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), (), notice=SCAN_ENGINE)
-    assert lines[-1].startswith("Note: stage_engine concerns joins, aggregates, subqueries and windows")
+    lines = plan_text(
+        VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), (), SparkFrom(), notice=SCAN_ENGINE
+    )
+    assert lines[-1].startswith("Note: stage_engine is store, and Spark computes what")
 
 
 def test_a_worker_of_its_own() -> None:
     strategy = Strategy(ScanType.SNAPSHOT_BACKFILL, "so it is")
-    assert plan_text(VIEW, [COPIED], strategy, (), serverless=True)[-1] == (
+    assert plan_text(VIEW, [COPIED], strategy, (), SparkFrom(), serverless=True)[-1] == (
         "Backfill worker: its own, until the job merges"
     )
 
 
 def test_several_scans_in_an_order() -> None:
     strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "so it is")
-    lines = plan_text(VIEW, [COPIED, COMPUTED], strategy, (("t", "u"),))
+    lines = plan_text(VIEW, [COPIED, COMPUTED], strategy, (("t", "u"),), SparkFrom())
     begins = (
         "├─StreamTableScan { table: t, type: ARRANGEMENT_BACKFILL,",
-        "│   engine of history: store;",
-        "│   engine of changes: spark until",
+        "│   engine of history: spark from 100000 rows on",
+        "│   engine of changes: store: it looks up",
         "│   projection: v, id",
         "└─StreamTableScan { table: u, type: ARRANGEMENT_BACKFILL,",
-        "    engine of history: spark",
-        "    engine of changes: spark",
+        "    engine of history: spark, because only spark",
+        "    engine of changes: spark, because only spark",
         "    projection: v + 1, id",
         "    predicate: v > 0",
         "Backfill strategy: ARRANGEMENT_BACKFILL, because so it is",
         "Backfill order: FIXED(t -> u)",
     )
     assert all(line.startswith(begin) for line, begin in zip(lines[1:], begins, strict=True)), lines
-    assert "parallelism: 3, pages: through Spark, rate_limit: 0 }" in lines[5]
+    assert "parallelism: 3, rate_limit: 0 }" in lines[5]
 
 
 def test_columns_that_the_store_computes() -> None:
     computed = ComputedColumn(name="_tidefill_computed_0", type=INT, expression="(j ->> 'k')::integer")
     scan = PlannedScan("t", Stateless(projection=("_tidefill_computed_0", "id"), computed=(computed,)), 2, None)
-    lines = plan_text(VIEW, [scan], Strategy(ScanType.BACKFILL, "so it is asked"), ())
+    lines = plan_text(VIEW, [scan], Strategy(ScanType.BACKFILL, "so it is asked"), (), SparkFrom())
     assert lines[4:6] == (
         "    computed by the state store: _tidefill_computed_0 = (j ->> 'k')::integer",
         "    projection: _tidefill_computed_0, id",

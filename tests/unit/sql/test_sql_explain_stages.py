@@ -65,7 +65,7 @@ def test_stages_in_order() -> None:
         "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
         '│   engine of history: store, because "a"."k" = "b"."k": it was planned without Spark',
-        "│   engine of changes: store, because it looks up the rows that a change concerns",
+        '│   engine of changes: store, because "a"."k" = "b"."k": it was planned without Spark',
         "│   input: t a, driver, unknown rows",
         "│   left join: u b, unknown rows",
         '│     on: "a"."k" = "b"."k"',
@@ -83,11 +83,8 @@ def test_stages_in_order() -> None:
             " groups"
         ),
         "└─StreamStage { stage: 2, target: m, operator: partition, engine: store, parallelism: 2, rate_limit: 7 }",
-        (
-            "    engine of history: store, because parts are recomputed (min, max, DISTINCT, ORDER BY, windows):"
-            " only the state store does that"
-        ),
-        "    engine of changes: store, because it looks up the rows that a change concerns",
+        "    engine of history: store, because it was planned without Spark",
+        "    engine of changes: store, because it was planned without Spark",
         "    input: __m_1 s, driver",
         "    computed again by: [k]",
         "    index: __m_1 (k), made with its table",
@@ -106,17 +103,17 @@ def test_operators_with_their_scans() -> None:
     ]
     strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "a variable is off")
     text = stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, (), Known(), strategy, (("u", "t"),))
-    why = "engine of history: store, because only the store looks up rows within what was read of each input"
+    why = "store, because only the store looks up rows within what was read of each input"
     assert text[1:6] == (
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store }",
-        f"│   {why}",
-        "│   engine of changes: store, because it looks up the rows that a change concerns",
+        f"│   engine of history: {why}",
+        f"│   engine of changes: {why}",
         "│   StreamTableScan { table: t, input: a, type: ARRANGEMENT_BACKFILL, parallelism: 2 }",
         "│   StreamTableScan { table: u, input: b, type: ARRANGEMENT_BACKFILL, parallelism: 3, rate_limit: 7 }",
     )
     assert text[-8:] == (
-        f"    {why}",
-        "    engine of changes: store, because it looks up the rows that a change concerns",
+        f"    engine of history: {why}",
+        f"    engine of changes: {why}",
         "    input: __m_1 s, driver",
         "    computed again by: [k]",
         "    one changed row: computes a part of unknown rows again",

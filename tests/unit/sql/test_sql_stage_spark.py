@@ -12,8 +12,7 @@ from service.domain.stage_engine import asked_engine, check_verifiable, with_eng
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.request import Engine
-from service.protocol.stage import Aggregate, EngineChoice, Join, JoinKind, Stage, Value
+from service.protocol.stage import Aggregate, Engine, EngineChoice, Join, JoinKind, Stage, Value
 from service.protocol.stage_spark import engine_of, spark_reason, verify_reason
 from service.sql.queries.relations import ONE as ONE_ROW
 from service.sql.queries.spark import with_spark
@@ -198,10 +197,10 @@ def planned(place: int) -> Stage:
     return with_spark(case.stage, {table.id: table for table in TABLES.values()}, case.target)
 
 
-def test_every_case_without_parts_is_computed_by_spark() -> None:
+def test_every_case_is_computed_by_spark() -> None:
     for place, case in enumerate(CASES):
         stage = planned(place)
-        assert (spark_reason(stage) is None) == (case.stage.partition is None), (case.name, spark_reason(stage))
+        assert spark_reason(stage) is None, (case.name, spark_reason(stage))
         assert with_spark(stage, {table.id: table for table in TABLES.values()}, case.target) == stage
     assert spark_reason(CASES[0].stage) == '("i0"."x" = "i1"."id"): it was planned without Spark'
 
@@ -241,18 +240,20 @@ def test_beside_one_row_no_equality_is_needed() -> None:
 
 
 def test_the_engine_follows_the_choice_the_format_and_what_spark_can() -> None:
-    able, unable = planned(0), planned(8)
+    able, unable = planned(0), CASES[0].stage
 
-    def chosen(stage: Stage, choice: EngineChoice, *, store_engine: bool) -> Engine:
+    def chosen(stage: Stage, choice: EngineChoice, *, store_engine: bool) -> Engine | None:
         return engine_of(stage.model_copy(update={"engine": choice}), store_engine=store_engine)[0]
 
     auto, spark, store = EngineChoice
-    assert chosen(able, auto, store_engine=True) is Engine.STORE
+    assert chosen(able, auto, store_engine=True) is None
     assert chosen(able, auto, store_engine=False) is Engine.SPARK
     assert chosen(able, spark, store_engine=True) is Engine.SPARK
-    assert chosen(able, store, store_engine=False) is Engine.STORE
+    assert chosen(able, store, store_engine=True) is Engine.STORE
+    assert chosen(able, store, store_engine=False) is Engine.SPARK
     assert chosen(unable, spark, store_engine=True) is Engine.STORE
-    assert "parts are recomputed" in engine_of(unable, store_engine=True)[1]
+    assert chosen(unable, auto, store_engine=True) is Engine.STORE
+    assert "planned without Spark" in engine_of(unable, store_engine=True)[1]
 
 
 def test_a_session_that_asks_spark_for_more_than_it_can_is_refused() -> None:
@@ -261,9 +262,11 @@ def test_a_session_that_asks_spark_for_more_than_it_can_is_refused() -> None:
     with pytest.raises(Invalid, match='only "auto" or "spark" or "store" is supported as "stage_engine"'):
         parse_session_variable("stage_engine", "duckdb")
     assert with_engine(planned(0), EngineChoice.SPARK).engine is EngineChoice.SPARK
-    assert with_engine(planned(8), EngineChoice.AUTO).engine is EngineChoice.AUTO
-    with pytest.raises(Invalid, match="only the state store can compute a stage of this view: parts are recomputed"):
-        with_engine(planned(8), EngineChoice.SPARK)
+    assert with_engine(CASES[0].stage, EngineChoice.AUTO).engine is EngineChoice.AUTO
+    with pytest.raises(
+        Invalid, match=r"only the state store can compute a stage of this view: .*planned without Spark"
+    ):
+        with_engine(CASES[0].stage, EngineChoice.SPARK)
 
 
 def test_verification_by_spark_needs_the_results_of_groups_too() -> None:

@@ -8,8 +8,9 @@ from typing_extensions import override
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId, Vnode
 from service.protocol.plan import PositionState, VnodePosition
-from service.protocol.request import Engine
+from service.protocol.stage import Engine
 from service.protocol.table_format import POSTGRES
+from tests.support.idle_spark import idle_spark
 from tests.support.state_store import relation
 from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions
@@ -75,7 +76,7 @@ def watched(*, read: bool = True) -> Watched:
         JobId(7),
         relation(2, "v"),
         ScanState(FragmentId(1), actors),
-        spark=NOTHING,
+        spark=idle_spark(),
         upstream=relation(1, "t"),
         query=NOTHING,
     )

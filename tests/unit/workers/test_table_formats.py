@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -11,9 +11,11 @@ from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import Delete, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId, StatementId
 from service.protocol.plan import ActorPlan, JobPlan, Pushdown, ScanType, Stateless, TableScanPlan
+from service.protocol.relation import Relation
 from service.protocol.report import DmlReport
-from service.protocol.request import Engine
+from service.protocol.stage import Engine
 from service.protocol.table_format import POSTGRES, Capabilities
+from tests.support.idle_spark import idle_spark
 from tests.support.key_shapes import SHAPES
 from tests.support.real_arrangement import target_of
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
@@ -31,9 +33,13 @@ PUSHDOWN = Pushdown(columns=("id", "v", "k0"))
 
 @dataclass(frozen=True)
 class Limited:
-    """A store of which a planner asks nothing but what it can do."""
+    """A store of which a planner asks what it can do, and whether it has many rows."""
 
     capabilities: Capabilities
+
+    def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
+        assert (relation, at) == (UPSTREAM, Epoch(2))
+        return count <= 0
 
 
 @dataclass
@@ -97,8 +103,7 @@ def test_a_scan_asks_a_format_for_no_more_than_it_can_do(
         id=FragmentId(1), actors=actors, upstream=UPSTREAM, query=query, scan_type=ScanType.ARRANGEMENT_BACKFILL
     )
     job = JobPlan(id=JobId(1), relation=TARGET, fragments=(fragment,))
-    no_spark = cast("Any", None)
-    TableScan.join(no_spark, {}, job, fragment, 0.0).run(epoch_of(capabilities))
+    TableScan.join(idle_spark(), {}, job, fragment, 0.0).run(epoch_of(capabilities))
     (scan,) = engines.made.values()
     assert (*engines.made, scan.pushdown, scan.block_vnodes) == (engine, pushdown, block_vnodes)
 

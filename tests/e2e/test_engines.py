@@ -1,0 +1,82 @@
+"""Which engine reads the history of a view and follows its changes: by the rows, or as the user chose."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.support.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+ROWS = 200_000
+VIEWS: Mapping[str, str] = {
+    "projected": "SELECT id, amount FROM orders",
+    "computed": "SELECT id, amount * 2 AS twice FROM orders WHERE customer <> 3",
+    "joined": "SELECT o.id, c.region, o.amount FROM orders o JOIN customers c ON o.customer = c.id",
+    "summed": "SELECT customer, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer",
+    "least": "SELECT customer, min(amount) AS low, max(id) AS high FROM orders GROUP BY customer",
+    "distinct_rows": "SELECT DISTINCT customer, id % 10 AS k FROM orders",
+    "top": "SELECT * FROM (SELECT id, customer, row_number() OVER (PARTITION BY customer ORDER BY amount DESC, id) AS r"
+    " FROM orders) o WHERE r <= 3",
+    "windowed": "SELECT id, sum(amount) OVER (PARTITION BY customer ORDER BY id) AS running FROM orders",
+    "united": "SELECT id, amount FROM orders UNION ALL SELECT id, amount FROM orders WHERE customer = 1",
+    "upon": "SELECT id, region || '!' AS shouted FROM joined",
+}
+
+
+def engines(service: Service, view: str) -> Mapping[str, Mapping[str, int]]:
+    return service.get(f"/v1/jobs/{service.job(view)}")["engines"]
+
+
+def filled(service: Service, rows: int) -> None:
+    service.run("CREATE TABLE customers (id bigint PRIMARY KEY, region text)")
+    service.run("CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, amount numeric(12,2))")
+    service.run("INSERT INTO customers SELECT g, 'r' || g % 7 FROM generate_series(0, 999) g")
+    service.run(f"INSERT INTO orders SELECT g, g % 1000, g / 4.0 FROM generate_series(1, {rows}) g")
+
+
+def changed(service: Service) -> None:
+    service.run("UPDATE orders SET customer = customer + 1 WHERE id % 9000 = 0")
+    service.run("DELETE FROM orders WHERE id % 7000 = 0")
+    service.run("UPDATE customers SET region = 'far' WHERE id = 77")
+    service.run("INSERT INTO orders SELECT g, g % 1000, 1 FROM generate_series(1000001, 1000010) g")
+
+
+def verified(service: Service) -> None:
+    for view, query in VIEWS.items():
+        assert service.assert_equal(view, query) > 0, view
+
+
+def test_spark_reads_the_history_of_every_kind_of_view(service: Service) -> None:
+    """I1, I12: with the defaults, of 200,000 rows. The state store follows the few changes of an epoch."""
+    filled(service, ROWS)
+    for view, query in VIEWS.items():
+        service.run(f"CREATE MATERIALIZED VIEW {view} AS {query}")
+        done = engines(service, view)
+        assert done["spark"]["rows"] >= ROWS, (view, done)
+        assert done["spark"]["jobs"] > 0, (view, done)
+        assert done["store"]["rows"] == 0 or view == "distinct_rows", (view, done)
+    before = {view: engines(service, view)["spark"]["rows"] for view in VIEWS}
+    changed(service)
+    verified(service)
+    followed = {view: engines(service, view) for view in VIEWS}
+    # A computed projection of one relation has only Spark's expressions.
+    assert [view for view in VIEWS if followed[view]["spark"]["rows"] > before[view]] == ["computed", "upon"]
+    assert all(followed[view]["store"]["rows"] > 0 for view in VIEWS if view not in ("computed", "upon")), followed
+    told = service.get("/v1/events", kind="job.created")["items"][-1]
+    assert told["details"]["engines"]["spark"]["rows"] >= ROWS, told
+
+
+@pytest.mark.parametrize("engine", ["spark", "store"])
+def test_one_engine_does_everything_if_the_user_says_so(service: Service, engine: str) -> None:
+    """I12: small histories, and changes."""
+    filled(service, 3_000)
+    for view, query in VIEWS.items():
+        service.run(f"CREATE MATERIALIZED VIEW {view} AS {query}", stage_engine=engine)
+    changed(service)
+    verified(service)
+    other = {"spark": "store", "store": "spark"}[engine]
+    for view in VIEWS:
+        done = engines(service, view)
+        assert done[other] == {"jobs": 0, "rows": 0}, (view, done)
+        assert done[engine]["rows"] > 0, (view, done)
