@@ -22,7 +22,7 @@ from service.protocol.plan import DmlPlan, FragmentKind, JobPlan
 from service.protocol.report import Collected, FragmentReport, RelationReport
 from workers.backfill.reading import Replay
 from workers.runners.dml import run_statements
-from workers.runners.failure import KEY_SECONDS, JobFailedError, search_all
+from workers.runners.failure import JobFailedError, key_seconds, search_all
 from workers.runners.port import FragmentRunner, Join, Place, RunningEpoch, Stores
 from workers.runners.running import run_all
 from workers.state_store.port import Upkeep
@@ -33,7 +33,8 @@ actors.
 """
 EPOCHS_ALONE: Final = 2
 """In how many epochs with changes a generation runs its scans one by one at first. The generation before may have ended
-because a job takes too much memory, and only of one that computes alone can that be told.
+because a job takes too much memory, and only of one that computes alone can that be told. One that ended by a job's own
+fault, such as a wrong value, changes nothing: the others follow at once.
 """
 
 
@@ -64,6 +65,8 @@ class GraphExecutor:
     threads: Executor | None = None
     """Where scans run beside each other; None if they always run one by one."""
     alone: int = EPOCHS_ALONE
+    explained: bool = False
+    """Whether the present generation ends by a job's own fault."""
     over: bool = False
     """Whether this executor was interrupted: the leader no longer waits for its epochs."""
 
@@ -82,6 +85,7 @@ class GraphExecutor:
         try:
             reports = run_all(self.runners, epoch, None if self.alone or self.threads is None else self.threads.map)
         except JobFailedError as error:
+            self.explained = error.deterministic
             self._find_rows(error, barrier)
             raise
         if epoch.changed and self.alone:
@@ -109,14 +113,14 @@ class GraphExecutor:
         failures = [one for one in (error, *error.others) if one.deterministic]
         if failures and not self.over:
             self._name_jobs(barrier.curr)
-            search_all(failures, self.clock, seconds=KEY_SECONDS)
+            search_all(failures, self.clock, seconds=key_seconds(barrier.graph))
 
     def _begin(self, barrier: Barrier) -> None:
         for runner in self.runners.values():
             runner.end()
         self.runners, self.replays = {}, {}
         self.generation, self.stores = barrier.generation, self.connect(barrier)
-        self.alone = EPOCHS_ALONE
+        self.alone, self.explained = self.alone if self.explained else EPOCHS_ALONE, False
 
     def _mutate(self, barrier: Barrier) -> None:
         now = self.clock()

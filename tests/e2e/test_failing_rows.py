@@ -43,7 +43,8 @@ def test_what_fails_one_job_cancels_no_other_and_is_told_to_its_own_client(servi
     refused = service.refused(f"CREATE MATERIALIZED VIEW broken_too AS {QUOTIENT}", **ARRANGEMENT)
     assert refused.status == 422
     assert "could not be created" in str(refused)
-    assert "at (id) = (42): [DIVIDE_BY_ZERO]" in str(refused)
+    # In the shared graph the row is named only if it is found in time.
+    assert "[DIVIDE_BY_ZERO]" in str(refused)
     for one in service.progress():
         service.limit(one["ddl_id"], None)
     for name, creating in sound.items():

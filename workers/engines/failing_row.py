@@ -1,7 +1,8 @@
 """Find the row that a query cannot transform. Spark's errors give the reason, but never the row.
 
 The failed epoch's rows are read again, outside any transaction. A batch that fails is bisected until one row is left.
-This runs only after a job has failed by its own fault, and takes seconds. A row that has gone meanwhile is not found.
+The only new row is not tried again. This runs only after a job has failed by its own fault. A row that has gone
+meanwhile is not found.
 """
 
 import time
@@ -11,7 +12,9 @@ from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
+from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
 from service.protocol.relation import Relation
@@ -19,13 +22,22 @@ from workers.engines.rows import input_schema
 from workers.engines.spark import EpochTask, ScanTask, project, read_rows
 from workers.queries.stateless import StatelessPlan
 from workers.spark.bounded import bounded_jobs
-from workers.spark.frames import spark_schema
-from workers.state_store.port import TooSlowError
+from workers.spark.frames import OUTCOME, run_frame, spark_schema, task_of
+from workers.state_store.port import LIVE, OPERATION, PAGE, TooSlowError
 from workers.state_store.wire import key_text
 
 _ROWS: Final = 10_000
+_NEW: Final = pa.array([LIVE, PAGE], pa.int8())
+"""The operations of rows that are computed for the first time. Rows that end were computed when they began."""
 
 log = structlog.get_logger(__name__)
+
+
+class _Rows(BaseModel):
+    """Some rows of a batch."""
+
+    first: int
+    count: int
 
 
 class _LateError(Exception):
@@ -46,29 +58,44 @@ def find_failing_row(
 
 
 def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask, *, ends: float) -> str | None:
-    def fails(batch: pa.RecordBatch) -> bool:
+    # Without the pushdown, nothing is copied in the store: that would be a write.
+    reading = replace(scan, pushdown=None)
+    read = chain.from_iterable(read_rows(reading, task, index) for index in range(len(task.actors)))
+    for batch in joined(batch.filter(pc.is_in(batch[OPERATION], _NEW)) for batch in read):
+        if batch.num_rows == 1:
+            return shown_key(scan.upstream, batch)
+        fails = _tries(spark, scan, plan, batch, ends)
+        if fails(0, batch.num_rows):
+            return shown_key(scan.upstream, batch.slice(smallest(batch.num_rows, fails), 1))
+    return None
+
+
+def _tries(
+    spark: SparkSession, scan: ScanTask, plan: StatelessPlan, batch: pa.RecordBatch, ends: float
+) -> Callable[[int, int], bool]:
+    """Return a function that says whether some rows fail, from the first one on. Its frame is planned once."""
+
+    def rows(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        span = task_of(_Rows)
+        yield batch.slice(span.first, span.count)
+
+    frame = project(spark.range(0, 1, 1, 1).mapInArrow(rows, spark_schema(input_schema(scan.upstream))), plan)
+    # Spark computes every column for the digest.
+    trial = frame.selectExpr(f"cast(max(xxhash64(*)) as string) as {OUTCOME}")
+
+    def fails(first: int, count: int) -> bool:
         if _monotonic() > ends:
             raise _LateError
-
-        def rows(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield batch
-
-        frame = spark.range(0, 1, 1, 1).mapInArrow(rows, spark_schema(input_schema(scan.upstream)))
         try:
             with bounded_jobs(spark, 0, ends - _monotonic()):
-                project(frame, plan).write.format("noop").mode("overwrite").save()
+                run_frame(trial, _Rows(first=first, count=count))
         except TooSlowError:
             raise _LateError from None
         except Exception:  # noqa: BLE001 - any error counts: these rows cause it
             return True
         return False
 
-    # Without the pushdown, nothing is copied in the store: that would be a write.
-    reading = replace(scan, pushdown=None)
-    for batch in joined(chain.from_iterable(read_rows(reading, task, index) for index in range(len(task.actors)))):
-        if fails(batch):
-            return shown_key(scan.upstream, smallest(batch, fails))
-    return None
+    return fails
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,13 +113,13 @@ def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return pa.Table.from_batches(batches).combine_chunks().to_batches() if any(map(len, batches)) else []
 
 
-def smallest(batch: pa.RecordBatch, fails: Callable[[pa.RecordBatch], bool]) -> pa.RecordBatch:
-    """Bisect a failing batch and return one of its rows. The row fails alone, unless rows fail only in combination."""
-    while batch.num_rows > 1:
-        half = batch.num_rows // 2
-        first = batch.slice(0, half)
-        batch = first if fails(first) else batch.slice(half)
-    return batch
+def smallest(count: int, fails: Callable[[int, int], bool]) -> int:
+    """Bisect rows that fail together and return one of them. It fails alone, unless rows fail only in combination."""
+    first = 0
+    while count > 1:
+        half = count // 2
+        first, count = (first, half) if fails(first, half) else (first + half, count - half)
+    return first
 
 
 def shown_key(upstream: Relation, row: pa.RecordBatch) -> str:

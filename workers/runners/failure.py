@@ -6,7 +6,7 @@ from typing import Final
 
 from psycopg import errors
 
-from service.protocol.ids import JobId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from service.protocol.relation import Relation
 from workers.runners.memory_kills import MemoryKills
 from workers.state_store.port import TooSlowError
@@ -34,14 +34,18 @@ _KILLS: Final = MemoryKills()
 EXHAUSTED: Final = (
     "the worker had no memory left while it computed this: its values may take more memory than a worker has"
 )
+_TOO_LARGE: Final = "invalid memory alloc request size"
+"""Postgres says so of a value of more than 1 GB, as of an internal error."""
 _OF_VALUES: Final = ("22", "23502", "23514", "54")
 """Data exceptions, NULL in a key, violated checks (finite dates, for example), and values that are too long for a key's
 index.
 """
 KEY_SECONDS: Final = 30.0
 """How long the keys of failing rows are searched for, for all jobs that failed in an epoch together. It takes a dozen
-jobs of Spark: two or three seconds, and more on a busy machine.
+jobs of Spark: a second or two, and more on a busy machine.
 """
+KEY_SECONDS_SHARED: Final = 10.0
+"""The same in the database graph, where everybody waits."""
 
 
 class JobFailedError(Exception):
@@ -85,6 +89,11 @@ class JobFailedError(Exception):
         self._row = "" if key is None else f" at {key}"
 
 
+def key_seconds(graph: GraphId) -> float:
+    """Return how long the rows are searched for in a graph."""
+    return KEY_SECONDS_SHARED if graph == DATABASE_GRAPH else KEY_SECONDS
+
+
 def search_all(failures: Sequence[JobFailedError], clock: Callable[[], float], *, seconds: float) -> None:
     """Look for the row of each failure, for so many seconds in all: meanwhile the whole graph waits."""
     ends = clock() + seconds
@@ -106,7 +115,7 @@ def explain(error: BaseException) -> tuple[bool, str]:
     if arithmetic is not None:
         return True, f"a value is out of range: {arithmetic['said']}"[:500]
     for refused, state in _refusals(error, text):
-        if state.startswith(_OF_VALUES):
+        if state.startswith(_OF_VALUES) or refused.startswith(_TOO_LARGE):
             return True, f"the state store refused a value: {refused}"[:500]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return False, f"{type(error).__name__}: {first}"[:500]

@@ -1,11 +1,25 @@
 """The row that a query cannot transform is found by halves."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
 import pyarrow as pa
 import pytest
 
+from service.protocol.ids import Epoch
+from service.protocol.table_format import Capabilities
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
-from workers.engines.failing_row import joined, shown_key, smallest
+from tests.support.state_store import relation
+from workers.backfill.actors import ActorTask
+from workers.backfill.reading import interleaved
+from workers.engines.failing_row import find_failing_row, joined, shown_key, smallest
+from workers.engines.port import EpochTask, ScanTask
+from workers.state_store.port import CLOSE, LIVE, VNODE
+from workers.state_store.wire import read_schema
+
+UPSTREAM = relation(1, "t", {"id": "integer", "v": "integer"})
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 10, 1000])
@@ -14,14 +28,45 @@ def test_a_row_that_fails_is_found_in_few_tries(rows: int, bad: set[int]) -> Non
     present = {row % rows for row in bad}
     tries: list[int] = []
 
-    def fails(batch: pa.RecordBatch) -> bool:
-        tries.append(batch.num_rows)
-        return not present.isdisjoint(batch.column(0).to_pylist())
+    def fails(first: int, count: int) -> bool:
+        tries.append(count)
+        return not present.isdisjoint(range(first, first + count))
 
-    found = smallest(pa.record_batch({"id": list(range(rows))}), fails)
-    assert found.num_rows == 1
-    assert found.column(0)[0].as_py() in present
+    assert smallest(rows, fails) in present
     assert len(tries) <= 10
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A store in which some rows changed."""
+
+    batches: tuple[tuple[int, pa.RecordBatch], ...]
+    capabilities = Capabilities()
+
+    def read_changes(self, *_: object, **_more: object) -> Iterator[tuple[int, pa.RecordBatch]]:
+        yield from self.batches
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ({CLOSE: [5], LIVE: [5]}, "(id) = (5)"),
+        ({LIVE: [5]}, "(id) = (5)"),
+        ({CLOSE: [5], LIVE: [6]}, "(id) = (6)"),
+        ({LIVE: [5, 6]}, None),
+    ],
+)
+def test_n7a_the_only_new_row_is_named_without_a_try(rows: dict[int, list[int]], found: str | None) -> None:
+    """I13: everybody waits for the search. Without Spark, a try fails."""
+    schema = read_schema(UPSTREAM)
+    batches = tuple(
+        (operation, pa.RecordBatch.from_pylist([{VNODE: 0, "id": key} for key in keys], schema=schema))
+        for operation, keys in rows.items()
+    )
+    actor = ActorTask(runs=((0, UPSTREAM.vnode_count - 1),), positions=(), permits=0)
+    task = EpochTask(curr=Epoch(9), reading=interleaved(since=Epoch(8), curr=Epoch(9)), actors=(actor,), page_rows=10)
+    scan = ScanTask(cast("Any", Changed(batches)), UPSTREAM, UPSTREAM, 1)
+    assert find_failing_row(cast("Any", None), scan, cast("Any", None), task, 10.0) == found
 
 
 @pytest.mark.parametrize(("sizes", "tried"), [([], 0), ([0, 0], 0), ([1] * 100, 1), ([9_999, 1, 20_000, 5], 3)])

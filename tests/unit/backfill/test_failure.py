@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from psycopg import errors
 
-from service.protocol.ids import JobId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from tests.support.state_store import relation
-from workers.runners.failure import JobFailedError, search_all
+from workers.runners.failure import JobFailedError, key_seconds, search_all
 from workers.runners.memory_kills import MemoryKills
 
 SPARK = (
@@ -79,6 +79,7 @@ def test_a_failure_names_the_relation_the_job_and_the_upstream(text: str, determ
         (errors.ProgramLimitExceeded("no such key\nHINT: a shorter one"), True),
         (errors.NumericValueOutOfRange("no such key"), True),
         (errors.NotNullViolation("no such key"), True),
+        (errors.InternalError_("no such key"), False),
         (errors.UniqueViolation("no such key"), False),
         (errors.QueryCanceled("no such key"), False),
         (errors.OperationalError("no such key"), False),
@@ -90,6 +91,12 @@ def test_a_value_that_the_store_refuses_the_worker_itself_fails_its_job(
     failed = JobFailedError(JobId(7), error, target=relation(2, "m"), upstream=relation(2, "m"), computing=False)
     assert failed.deterministic is deterministic
     assert ("the state store refused a value: no such key" in failed.reason) is deterministic
+
+
+def test_n7a_a_value_that_is_too_large_for_any_store_is_not_tried_again() -> None:
+    """I13: Postgres reports it as an internal error (XX000)."""
+    error = errors.InternalError_("invalid memory alloc request size 1200000004")
+    assert JobFailedError(JobId(7), error, target=relation(2, "m"), upstream=relation(1, "t")).deterministic
 
 
 @pytest.mark.parametrize(
@@ -147,6 +154,12 @@ def test_the_rows_of_all_jobs_are_searched_for_within_one_time() -> None:
     search_all(failures, lambda: seconds, seconds=10.0)
     assert given == [10.0, 6.0, 2.0]
     assert ["at (id) = (5)" in failure.reason for failure in failures] == [True] * 3 + [False] * 6
+
+
+def test_n7a_the_rows_of_a_graph_of_its_own_are_searched_for_longer() -> None:
+    """I13: everybody waits for a search in the database graph."""
+    assert key_seconds(DATABASE_GRAPH) <= 10
+    assert key_seconds(GraphId(7)) > 10
 
 
 def test_a_python_process_suspects_its_job_only_if_the_kernel_ended_one_for_want_of_memory(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -168,35 +170,63 @@ def test_of_scans_that_ran_beside_each_other_none_is_suspected_to_take_all_memor
     assert (caught.value.exhausted, caught.value.computing) == (False, False)
 
 
-def test_a_generation_runs_its_scans_one_by_one_at_first() -> None:
-    """I13: where the one before ended for want of memory, it has to be told which job takes it."""
-    beside: list[int] = []
+class Told(Executor):
+    """Counts the waves that run beside each other."""
 
-    class Threads(Executor):
-        @override
-        def map(self, fn: Any, *iterables: Any, timeout: float | None = None, chunksize: int = 1) -> Any:
-            beside.append(epoch)
-            return map(fn, *iterables)
+    def __init__(self) -> None:
+        self.waves = 0
 
-    executor = GraphExecutor(WorkerId("w"), nothing, lambda _: Stores(nothing, nothing), {}, threads=Threads())
-    for epoch in range(1, 20):
-        kind = BarrierKind.INITIAL if epoch in {1, 10} else BarrierKind.CHECKPOINT
-        generation = Generation(epoch // 10)
+    @override
+    def map(self, fn: Any, *iterables: Any, timeout: float | None = None, chunksize: int = 1) -> Any:
+        self.waves += 1
+        return map(fn, *iterables)
+
+
+def ignore(*_: object) -> None:
+    """Stand for a call of Spark."""
+
+
+def beside_in(epochs: Mapping[int, str | None]) -> list[int]:
+    """Run some epochs, in which the second of two scans may fail. Return those in which both ran beside each other.
+
+    After a failure a new generation begins, as it does in the tenth epoch.
+    """
+    threads, found, generation = Told(), list[int](), 0
+    context = SimpleNamespace(setLocalProperty=ignore, setJobGroup=ignore)
+    spark = cast("Any", SimpleNamespace(sparkContext=context))
+    executor = GraphExecutor(WorkerId("w"), spark, lambda _: Stores(nothing, nothing), {}, threads=threads)
+    for epoch, error in epochs.items():
+        initial = epoch in {1, 10} or epochs[epoch - 1] is not None
+        generation += initial
         barrier = Epochs(
             graph=DATABASE_GRAPH,
-            generation=generation,
+            generation=Generation(generation),
             prev=Epoch(epoch - 1),
             curr=Epoch(epoch),
-            kind=kind,
-            mutation=Add(jobs=(), paused=False) if kind is BarrierKind.INITIAL else None,
+            kind=BarrierKind.INITIAL if initial else BarrierKind.CHECKPOINT,
+            mutation=Add(jobs=(), paused=False) if initial else None,
         )
-        if kind is BarrierKind.INITIAL:
+        if not initial:
+            executor.runners |= runners(Scan(2, 1), Scan(3, 1, error))
+        before = threads.waves
+        with nullcontext() if error is None else pytest.raises(JobFailedError):
             executor.run(barrier)
-            executor.runners |= runners(Scan(2, 1), Scan(3, 1))
-            continue
-        executor.run(barrier)
+        found += [epoch] * (threads.waves - before)
+    return found
+
+
+def test_a_generation_runs_its_scans_one_by_one_at_first() -> None:
+    """I13: where the one before ended for want of memory, it has to be told which job takes it."""
     first, second = range(2 + EPOCHS_ALONE, 10), range(11 + EPOCHS_ALONE, 20)
-    assert beside == [*first, *second]
+    assert beside_in(dict.fromkeys(range(1, 20))) == [*first, *second]
+
+
+def test_n7a_after_a_wrong_value_all_scans_run_beside_each_other_at_once() -> None:
+    """I13: the reason is known, and everybody waits for the first epochs of the next generation."""
+    epochs = dict[int, str | None].fromkeys(range(1, 10))
+    said = range(2 + EPOCHS_ALONE, 7)
+    assert beside_in(epochs | {6: ROW}) == [*said, 8, 9]
+    assert beside_in(epochs | {6: AWAY}) == list(said)
 
 
 @pytest.mark.parametrize("beside", [False, True])
