@@ -71,7 +71,8 @@ TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyT
         # The job failed deterministically, exhausted memory repeatedly, or its index could not be built. The graph
         # continues without it.
         (_S.CREATING, _E.FAILED): _S.FAILED,
-        # A created view fails for the first two reasons as well. It stays readable as it was until it is dropped.
+        # A created view fails for the first two reasons as well, or because it stored too many rows. It stays readable
+        # as it was until it is dropped.
         (_S.CREATED, _E.FAILED): _S.FAILED,
         (_S.CREATED, _E.DROP_ASKED): _S.DROPPING,
         # The failed job has no actors, but its dependents may. One barrier stops both.

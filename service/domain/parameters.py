@@ -86,6 +86,10 @@ class SystemParameters:
     """How many rows a view may store before it is created, those of its stages included. The creation of one with more
     is cancelled, because a join without an equality could fill the disk. 0 is no limit.
     """
+    view_rows_max: int = 10_000_000_000
+    """How many rows a created view may store, those of its stages included. One with more fails: it keeps its last
+    rows until it is dropped, and follows no more changes. 0 is no limit.
+    """
     serverless_workers_max: int = 0
     """How many serverless jobs have their own worker at the same time; further ones queue. 0 is no limit."""
     operator_creating_jobs_max: int = 0
@@ -141,6 +145,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "spark_history_rows": (0, INTEGER_MAX),
         "spark_changes_rows": (0, INTEGER_MAX),
         "creating_rows_max": (0, BIGINT_MAX),
+        "view_rows_max": (0, BIGINT_MAX),
         "statement_timeout_max_ms": (1_000, INTEGER_MAX),
         "operator_creating_jobs_max": (0, 100_000),
         "operator_calls_max": (0, 100_000),
@@ -190,7 +195,7 @@ def parse_system_parameter(name: str, text: str) -> int | bool | str:
     if SYSTEM[name] is str:
         return text.strip()
     low, high = RANGES[name]
-    value = _parse_int(name, text)
+    value = _parse_int(name, text, max(high, INTEGER_MAX))
     if not low <= value <= high:
         raise Invalid(f'"{name}" takes a value from {low} to {high}, not {value}', pointer=name)
     return value
@@ -275,11 +280,11 @@ def parse_bool(name: str, text: str) -> bool:
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
 
 
-def _parse_int(name: str, text: str) -> int:
+def _parse_int(name: str, text: str, most: int = INTEGER_MAX) -> int:
     # Python's `int` accepts more than Postgres does: `1_000`, digits of any script.
     if _INTEGER.fullmatch(text.strip()) is None:
         raise Invalid(f'"{name}" takes an integer, not "{text}"', pointer=name)
     value = int(text)
-    if abs(value) > INTEGER_MAX:
-        raise Invalid(f'"{name}" takes at most {INTEGER_MAX}, not {value}', pointer=name)
+    if abs(value) > most:
+        raise Invalid(f'"{name}" takes at most {most}, not {value}', pointer=name)
     return value

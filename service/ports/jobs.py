@@ -60,8 +60,8 @@ class Jobs(Protocol):
         """Lock the row and apply `service.domain.job.after`. Raises IllegalTransition, NotFound."""
         ...
 
-    async def grown(self, rows: int) -> Mapping[JobId, int]:
-        """Return the jobs in creation that have stored more than `rows` rows, with their numbers."""
+    async def grown(self, rows: int, state: JobState) -> Mapping[JobId, int]:
+        """Return the jobs of views in a state that have stored more than `rows` rows, with their numbers."""
         ...
 
     async def stay(self, job: JobId, reason: str) -> None:

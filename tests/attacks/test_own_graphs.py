@@ -134,6 +134,35 @@ def test_s7_a_view_that_grows_without_end_is_given_up_with_the_reason(service: S
     until(lambda: service.stored("select id from tidefill.graph where id <> 1") == [], what="its graph is gone")
 
 
+@pytest.mark.parametrize(
+    ("query", "created", "change", "grown"),
+    [
+        ("SELECT a.id AS a, b.id AS b FROM hf a JOIN hf b ON a.v = b.v", 12_858, "UPDATE hf SET v = 0", 90_000),
+        ("SELECT a.id AS a, b.id AS b FROM hf a CROSS JOIN hf b", 90_000, "INSERT INTO hf VALUES (300, 0)", 90_601),
+    ],
+)
+def test_n8_a_created_view_that_grows_without_end_fails_alone_with_the_reason(
+    service: Service, bystander: Bystander, query: str, created: int, change: str, grown: int
+) -> None:
+    """Also one with a graph of its own. It can be read as it is, and no recovery delays the others."""
+    service.run("ALTER SYSTEM SET own_graph_rows = 100")
+    service.run(f"ALTER SYSTEM SET view_rows_max = {created}")
+    filled(service)
+    service.run("CREATE MATERIALIZED VIEW small AS SELECT id FROM hf")
+    service.run(f"CREATE MATERIALIZED VIEW growing AS {query}")
+    job = service.job("growing")
+    assert service.sql("SELECT count(*) FROM growing") == [[created]]
+    with bystander.unharmed():
+        service.run(change)
+        until(lambda: service.state(job) == "Failed", what=lambda: service.detail(job))
+        assert f"{grown} rows, and view_rows_max is {created}" in service.detail(job)["job"]["error"]
+        service.run("INSERT INTO hf VALUES (1000, 0)")
+        assert service.sql("SELECT count(*) FROM growing") == [[grown]]
+        same(service, "small", "SELECT id FROM hf")
+    service.run("DROP MATERIALIZED VIEW growing")
+    until(lambda: service.stored("select id from tidefill.graph where id <> 1") == [], what="its graph is gone")
+
+
 @pytest.mark.soak
 def test_n4_a_projection_that_takes_too_long_leaves_the_graph_of_the_others(service: Service) -> None:
     """Spark computes it, and a value of its table makes it slow."""

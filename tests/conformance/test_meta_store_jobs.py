@@ -560,10 +560,14 @@ async def test_a_traced_job_is_taken_once_after_its_creation_has_ended(stores: S
         assert await tx.jobs.take_traced() == []
 
 
-async def test_s7_jobs_in_creation_that_have_stored_many_rows_are_found(stores: Stores) -> None:
+async def test_s7_n8_views_that_have_stored_many_rows_are_found_by_their_state(stores: Stores) -> None:
     table, view = await table_and_view(stores)
     await running(stores)
     async with stores.begin() as tx:
         await tx.fragments.record([collected(10, keys={table.relation: 100, view.relation: 7})], now=NOW)
-        assert await tx.jobs.grown(6) == {view.id: 7}
-        assert await tx.jobs.grown(7) == {}
+        assert await tx.jobs.grown(6, JobState.CREATING) == {view.id: 7}
+        assert await tx.jobs.grown(7, JobState.CREATING) == await tx.jobs.grown(6, JobState.CREATED) == {}
+        await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
+        # The rows of a table are its users' own.
+        assert await tx.jobs.grown(6, JobState.CREATED) == {view.id: 7}
+        assert await tx.jobs.grown(7, JobState.CREATED) == await tx.jobs.grown(6, JobState.CREATING) == {}

@@ -287,10 +287,11 @@ class FakeJobs:
         unread = {row.job for row in following if not self.tables.scans[row.id].finished}
         return [job for job in await self.where({JobState.CREATED}) if job.id in unread]
 
-    async def grown(self, rows: int) -> Mapping[JobId, int]:
+    async def grown(self, rows: int, state: JobState) -> Mapping[JobId, int]:
         stored = Counter[JobId]()
         for row in self.tables.relations.values():
-            if self.tables.jobs[row.job].job.state is JobState.CREATING:
+            job = self.tables.jobs[row.job].job
+            if job.state is state and job.kind is RelationKind.MATERIALIZED_VIEW:
                 stored[row.job] += row.key_count
         return {job: count for job, count in stored.items() if count > rows}
 

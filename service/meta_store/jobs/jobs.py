@@ -159,12 +159,14 @@ class PostgresJobs(OnConnection):
         assert moved is not None
         return moved
 
-    async def grown(self, rows: int) -> Mapping[JobId, int]:
-        its = or_(relations.c.id == job_table.c.relation, relations.c.owner == job_table.c.relation)
+    async def grown(self, rows: int, state: JobState) -> Mapping[JobId, int]:
+        view = relations.alias("view")
+        its = or_(relations.c.id == view.c.id, relations.c.owner == view.c.id)
         total = func.sum(relations.c.key_count)
-        found = select(job_table.c.id, total.label("total")).select_from(job_table).join(relations, its)
-        found = found.where(job_table.c.state == JobState.CREATING).group_by(job_table.c.id).having(total > rows)
-        return {JobId(row.id): int(row.total) for row in await self._connection.execute(found)}
+        joined = job_table.join(view, view.c.id == job_table.c.relation).join(relations, its)
+        found = select(job_table.c.id, total.label("total")).select_from(joined).group_by(job_table.c.id)
+        found = found.where(job_table.c.state == state, view.c.kind == RelationKind.MATERIALIZED_VIEW)
+        return {JobId(row.id): int(row.total) for row in await self._connection.execute(found.having(total > rows))}
 
     async def stay(self, job: JobId, reason: str) -> None:
         stays = update(job_table).where(job_table.c.id == job)

@@ -77,6 +77,8 @@ def test_system_parameters_are_read_from_texts() -> None:
         ("max_concurrent_creating_streaming_jobs", 0, 100_000),
         ("serverless_workers_max", 0, 100_000),
         ("backfill_auto_floor", 1, 2_147_483_647),
+        ("creating_rows_max", 0, 2**63 - 1),
+        ("view_rows_max", 0, 2**63 - 1),
         ("backfill_auto_connections_percent", 0, 100),
         ("backfill_auto_probe_http_status", 100, 599),
         ("backfill_auto_probe_sql_timeout_ms", 1, 10_000),
