@@ -34,6 +34,10 @@ _KILLS: Final = MemoryKills()
 EXHAUSTED: Final = (
     "the worker had no memory left while it computed this: its values may take more memory than a worker has"
 )
+TOO_LONG: Final = (
+    "a text is too long for a key (about 2,700 bytes after compression); use a digest such as md5(x) in place of x in"
+    " GROUP BY, DISTINCT, UNION, INTERSECT and EXCEPT"
+)
 _TOO_LARGE: Final = "invalid memory alloc request size"
 """Postgres says so of a value of more than 1 GB, as of an internal error."""
 _OF_VALUES: Final = ("22", "23502", "23514", "54")
@@ -116,7 +120,8 @@ def explain(error: BaseException) -> tuple[bool, str]:
         return True, f"a value is out of range: {arithmetic['said']}"[:500]
     for refused, state in _refusals(error, text):
         if state.startswith(_OF_VALUES) or refused.startswith(_TOO_LARGE):
-            return True, f"the state store refused a value: {refused}"[:500]
+            said = TOO_LONG if refused.startswith("index row") else "the state store refused a value"
+            return True, f"{said}: {refused}"[:500]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return False, f"{type(error).__name__}: {first}"[:500]
 

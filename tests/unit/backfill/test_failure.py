@@ -7,7 +7,7 @@ from psycopg import errors
 
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from tests.support.state_store import relation
-from workers.runners.failure import JobFailedError, key_seconds, search_all
+from workers.runners.failure import TOO_LONG, JobFailedError, key_seconds, search_all
 from workers.runners.memory_kills import MemoryKills
 
 SPARK = (
@@ -57,7 +57,12 @@ BINARY = (
         (
             "Traceback\npsycopg.errors.ProgramLimitExceeded: index row size 2712 exceeds btree version 4 maximum 2704",
             True,
-            "the state store refused a value: index row size 2712 exceeds btree version 4 maximum 2704",
+            f"{TOO_LONG}: index row size 2712 exceeds btree version 4 maximum 2704",
+        ),
+        (
+            "Traceback\npsycopg.errors.ProgramLimitExceeded: index row requires 9024 bytes, maximum size is 8191",
+            True,
+            f"{TOO_LONG}: index row requires 9024 bytes, maximum size is 8191",
         ),
         (
             "Traceback\npsycopg.errors.UndefinedTable: gone",
