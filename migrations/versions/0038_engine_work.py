@@ -1,13 +1,13 @@
 """The rows and jobs of each engine, by scan; from how many rows on Spark computes (expand).
 
-Revision ID: 0037
-Revises: 0036
+Revision ID: 0038
+Revises: 0037
 """
 
 from alembic import op
 
-revision = "0037"
-down_revision = "0036"
+revision = "0038"
+down_revision = "0037"
 branch_labels = None
 depends_on = None
 
@@ -41,6 +41,7 @@ from (
         ('own_graph_rows', '10000'),
         ('stage_timeout_ms', '30000'),
         {}('creating_rows_max', '1000000000'),
+        ('view_rows_max', '10000000000'),
         ('serverless_workers_max', '0'),
         ('operator_creating_jobs_max', '0'),
         ('operator_calls_max', '0'),
