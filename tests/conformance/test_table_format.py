@@ -124,6 +124,12 @@ async def test_whether_anything_changed(examined: Format, after: int, upto: int,
     assert store.changed(TABLE, after=Epoch(after), upto=Epoch(upto)) is changed
 
 
+@pytest.mark.parametrize(("at", "rows"), [(9, 0), (10, 3), (20, 3), (30, 3)])
+async def test_whether_a_relation_has_so_many_rows(examined: Format, at: int, rows: int) -> None:
+    store = await fill(examined)
+    assert [store.has_rows(TABLE, count, at=Epoch(at)) for count in (0, rows, rows + 1)] == [True, True, False]
+
+
 async def test_an_end_alone_is_a_change(examined: Format) -> None:
     store = await fill(examined)
     write(store, 40, (CLOSE, (1, None)))

@@ -172,6 +172,9 @@ class MemoryFormat:
         page = table.page(at, block, size)
         return ArrowPage(table.batch(relation, page.versions), page.rows, page.reached)
 
+    def _has_rows(self, relation: Relation, count: int, at: Epoch) -> bool:
+        return sum(one.start <= at < one.end for one in self._table(relation).versions) >= count
+
     def _changed(self, relation: Relation, after: Epoch, upto: Epoch) -> bool:
         ends = (end for one in self._table(relation).versions for end in (one.start, one.end))
         return any(after < end <= upto for end in ends)

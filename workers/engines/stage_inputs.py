@@ -160,6 +160,11 @@ class StageInputs:
         """Return the states of each input. Whatever is needed is there (`ready`)."""
         return {alias: self._states(alias, relation, changes.get(relation.id)) for alias, relation in self._aliases()}
 
+    @property
+    def are_small(self) -> bool:
+        """Whether the rows of each relation that is whole can be sent to all tasks."""
+        return all(held.is_small for held in self.held.values() if held.loaded.whole)
+
     def assure_single_reads(self) -> None:
         """Raise RepeatedTaskError if Spark has lost a part and read it again, by now at another epoch."""
         if self.reads.value != self.blocks:

@@ -28,8 +28,12 @@ from workers.spark.frames import bytes_of, spark_schema
 from workers.state_store.port import VersionedStore
 from workers.state_store.wire import read_schema
 
-FIRST_VNODES = 4
-"""So many vnodes are read by a task at first, and twice as many whenever that took little of a slice."""
+FIRST_VNODES = 8
+"""So many vnodes of a large relation are read by a task at first, and twice as many whenever that took little of a
+slice.
+"""
+LARGE_ROWS = 500_000
+"""A smaller relation is read as a whole at once."""
 BROADCAST_BYTES = 64 << 20
 """A smaller input is sent to all tasks, so that the driver's rows need not be exchanged between them."""
 
@@ -80,6 +84,8 @@ class Loaded:
     def read_part(self, spark: SparkSession, store: VersionedStore, reads: Accumulator[int] | None = None) -> int:
         """Read and persist the next part as of `at`, by one task for each processor. Return how many blocks it has."""
         end = self.relation.vnode_count
+        if not self.vnode and not store.has_rows(self.relation, LARGE_ROWS, at=self.at):
+            self.width = -(-end // spark.sparkContext.defaultParallelism)
         starts = range(self.vnode, end, self.width)[: spark.sparkContext.defaultParallelism]
         blocks: list[Runs] = [((first, min(first + self.width, end) - 1),) for first in starts]
         frame = Whole(store, self.relation, self.at, tuple(blocks)).frame(spark, reads)

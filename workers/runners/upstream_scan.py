@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
-from service.protocol.ids import Epoch, RelationId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId
 from service.protocol.relation import Relation
 from service.protocol.report import FragmentReport
 from service.protocol.stage import Engine
@@ -27,6 +27,10 @@ from workers.spark.bounded import bounded_jobs, jobs_begun
 FEW: Final = 1000
 """A scan of so few changes runs beside others: starting a task costs more than their rows do."""
 
+SPARK_SLICE_SECONDS: Final = 1.5
+"""In a graph of its own a job of Spark reads for so long at least, however short the interval is: its start and its end
+take about as long.
+"""
 SPARK_SECONDS_MIN: Final = 10.0
 """Changes may take so long in Spark in any case: the first jobs of a JVM are slow, whatever they compute."""
 
@@ -122,15 +126,16 @@ class UpstreamScan(HistoryScan, Generic[Task]):
                 began = epoch.clock()
                 name, engine = self._choose(epoch, task)
                 allowed = self._allowed(epoch, name)
-                update = {"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())}
-                task = task.model_copy(update={**update, "allowed_seconds": allowed})
+                seconds = self.paces[name].slice_seconds(epoch.share_seconds())
+                if name is Engine.SPARK and epoch.barrier.graph != DATABASE_GRAPH:
+                    seconds = max(seconds, SPARK_SLICE_SECONDS)
+                task = task.model_copy(update={"slice_seconds": seconds, "allowed_seconds": allowed})
                 # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
                 limit = epoch.stores.stage_timeout_ms
-                seconds = allowed if name is Engine.SPARK else None
                 before = jobs_begun(self.spark) if name is Engine.SPARK else 0
-                with bounded_jobs(self.spark, limit, seconds):
+                with bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None):
                     outcomes = engine.run(task)
                 # A job of another graph that ran meanwhile is counted for both.
                 jobs = jobs_begun(self.spark) - before if name is Engine.SPARK else 1

@@ -77,7 +77,7 @@ def copy_query(
 def some_rows(relation: Relation, count: int, *, at: Epoch) -> str:
     """Print a query for the number of rows as of an epoch, at most `count`."""
     rows = f"select from {state_table(relation.id)} where _from <= {at} and _to > {at} limit {count}"
-    return f"select count(*)::int from ({rows}) some"
+    return f"select count(*)::int from ({rows}) found"
 
 
 def changed(relation: Relation, *, after: Epoch, upto: Epoch) -> str:
