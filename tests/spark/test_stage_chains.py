@@ -70,6 +70,33 @@ QUERIES: Final = (
     "select t, sum(c) as c from (select l.t, count(*) as c from l join r on l.ok = r.ok group by l.t, r.t) q group by t"
     " having count(*) > 1",
 )
+PARTS: Final = (
+    "select t, min(f) as lf, max(f) as hf, min(n) as ln, max(m) as hm, min(d) as ld, max(ts) as ht, min(tz) as lz,"
+    " max(tm) as tm, count(distinct ok) as k, sum(id) as s, bool_and(ok) as o from l group by t",
+    "select ok, string_agg(t, '|' order by t, id) as ts, array_agg(id order by d, id) as ids,"
+    " string_agg(distinct t, ',') as dt, sum(distinct n) as sn, count(*) filter (where f > 0) as p from l group by ok",
+    "select id, row_number() over (partition by ok order by f desc, id) as r,"
+    " lag(n) over (partition by ok order by m, id) as p, sum(n) over (partition by ok order by id) as s, rank() over (partition by ok order by f) as k,"
+    " cume_dist() over (partition by ok order by d) as c, first_value(t) over (partition by ok order by ts, id) as ft,"
+    " max(id) over (partition by ok order by id rows between 1 preceding and 1 following) as w from l",
+    "select id, ntile(3) over (order by n, id) as b, lead(d, 2, date '2000-01-01') over (order by u, id) as n,"
+    " dense_rank() over (order by raw) as k, percent_rank() over (order by m) as p,"
+    " last_value(id) over (order by f, id rows between unbounded preceding and unbounded following) as l from l",
+    "select * from (select id, t, f, row_number() over (partition by ok order by n desc, id) as r from l) q"
+    " where r <= 2",
+    "select * from (select id, t, f, rank() over (partition by d order by f desc) as r from l) q where r <= 1",
+    "select distinct on (ok) ok, id, f, d from l order by ok, f desc nulls last, id",
+    "select id, f, t from l order by f desc nulls last, id limit 4",
+    "select id, n, d from l order by n, id limit 3 offset 2",
+    "select id, n from l order by n desc nulls last fetch first 2 rows with ties",
+    "(select ok, d from l) except all (select ok, d from r)",
+    "(select n, t from l) intersect all (select n, t from r)",
+    "select max(s) as hi, min(s) as lo from (select ok, sum(m) as s from l group by ok) q",
+    "select o.t, (select max(i.f) from r i where i.ok = o.ok) as most, (select count(distinct i.d) from r i) as"
+    " c from l o",
+    "select k, min(x) as x, max(x) as y from (select l.ok as k, l.n * r.m as x from l join r on l.d = r.d) q"
+    " group by k",
+)
 
 
 @pytest.fixture
@@ -114,7 +141,7 @@ def verified(spark: SparkSession, chains: Chains, chain: Chain) -> Verified:
     return verify(spark, store, request, parallelism=2)
 
 
-@pytest.mark.parametrize("query", sampled(QUERIES))
+@pytest.mark.parametrize("query", [*sampled(QUERIES), *sampled(PARTS)])
 async def test_i12_both_engines_and_the_query_agree(
     chains: Chains, spark: SparkSession, in_spark: Made, query: str
 ) -> None:

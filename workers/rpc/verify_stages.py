@@ -16,7 +16,8 @@ from service.protocol.vnodes import Runs, vnodes_of
 from workers.backfill.stages import BoundStage
 from workers.engines.stage_lookups import Whole
 from workers.engines.whole import blocks_of
-from workers.queries.stage_spark import StageSelect, input_columns, used_columns, whole_driver_columns
+from workers.engines.stage_parts import computed
+from workers.queries.stage_spark import StageSelect, input_columns, named_columns, used_columns, whole_driver_columns
 from workers.state_store.port import VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
@@ -70,12 +71,21 @@ class _Evaluation:
     def frame(self) -> DataFrame:
         """Return the rows of the target: `_vnode`, and its columns in order."""
         driver, *others = self.bound.stage.inputs
+        if self.bound.stage.partition is not None:
+            return self._parts(driver.alias)
         for one in (driver, *others):
             relation = used_columns(self.bound, [one.alias])
             columns = whole_driver_columns if one is driver else input_columns
             self._whole(relation).selectExpr(*columns(one.alias, relation)).createOrReplaceTempView(one.alias)
         held = self.session.sql(StageSelect(self.bound).held())
         return held.select(ticked(VNODE), *(ticked(column.name) for column in self.bound.target.columns))
+
+    def _parts(self, alias: str) -> DataFrame:
+        relation = used_columns(self.bound, [alias])
+        rows = self._whole(relation).selectExpr(*named_columns(alias, relation, typed=True))
+        columns = [ticked(column.name) for column in self.bound.target.columns]
+        parts = computed(self.session, self.bound, rows, None)
+        return parts.selectExpr(f"{StageSelect(self.bound).vnode()} as {ticked(VNODE)}", *columns)
 
     def _whole(self, relation: Relation) -> DataFrame:
         if relation.id in self.made:

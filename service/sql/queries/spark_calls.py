@@ -198,24 +198,31 @@ class PartScope(StoreScope):
         value, separator = self.bind(call.given[0]), bare(call.given[1])
         if over or value.type != TEXT or not isinstance(separator, exp.Literal) or not separator.is_string:
             raise Invalid("only the state store computes such a string_agg")
-        shown, items = value.sql, list(map(self._ordered, call.order))
+        between = coerced(self.bind(separator), TEXT).sql
         if call.distinct:
-            by = f"{self._sorted(call.given[0]).sql} asc nulls last"
-            if items not in ([], [by]):
-                raise Invalid("only the state store computes such a string_agg")
-            shown, items = f"distinct {shown}", [by]
-        if not items:
-            raise Invalid("only the state store knows the order of this string_agg")
-        between = self.bind(separator)
-        text = f"listagg({shown}, {coerced(between, TEXT).sql}) within group (order by {', '.join(items)})"
-        return replace(value, sql=f"{text}{call.filtered}")
+            # Postgres sorts them, and refuses another order.
+            texts = f"array_sort(collect_set({self._sorted(call.given[0]).sql}){call.filtered})"
+            if any(item.args.get("desc") or item.args.get("nulls_first") for item in call.order):
+                raise Invalid("only the state store aggregates in a descending order")
+        else:
+            texts = f"transform(array_sort({self._rows(call, value)}), x -> x.v)"
+        # Spark's own listagg fails beside two aggregates of distinct values.
+        return replace(value, sql=f"(case when cardinality({texts}) > 0 then array_join({texts}, {between}) end)")
+
+    def _rows(self, call: _Call, value: Typed) -> str:
+        """Print the list of the rows of an aggregate: their order, and their value."""
+        if not call.order:
+            raise Invalid(f"only the state store knows the order of this {call.name}")
+        present = f"{value.sql} is not null" if call.name == "string_agg" else ""
+        where = _where(call.where, present) if present else call.filtered
+        return f"collect_list(struct({self._struct(call.order)} as k, {value.sql} as v)){where}"
 
     def array(self, call: _Call, over: str) -> Typed:
         """Bind array_agg."""
         value = self.bind(call.given[0])
-        if over or call.distinct or value.type is None or value.type.array or not call.order:
+        if over or call.distinct or value.type is None or value.type.array:
             raise Invalid("only the state store computes such an array_agg")
-        rows = f"collect_list(struct({self._struct(call.order)} as k, {value.sql} as v)){call.filtered}"
+        rows = self._rows(call, value)
         text = f"transform(array_sort({rows}), x -> x.v)"
         return replace(
             value, sql=f"(case when cardinality({rows}) > 0 then {text} end)", type=replace(value.type, array=True)

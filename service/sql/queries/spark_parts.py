@@ -154,7 +154,7 @@ class _Query:
         distinct = root.args.get("distinct")
         if distinct is not None:
             keys = ", ".join(scope.equal(one) for one in distinct.args["on"].expressions)
-            return _first(text, "rownumber_of()", f"partition by {keys} {scope.ordered(order)}", "1")
+            return _first(text, "row_number()", f"partition by {keys} {scope.ordered(order)}", "1")
         count, offset, ties = _limits(root)
         if count is None and offset is None:
             return text
@@ -206,7 +206,10 @@ def _regular(node: exp.Expr, scope: "PartScope", irregular: frozenset[str]) -> b
     if isinstance(inner, exp.Bracket):
         return _regular(bare(inner.this), scope, irregular)
     if isinstance(inner, exp.Anonymous):
-        name, given = called_name(inner), inner.expressions
+        name = called_name(inner)
+        given = [
+            each for one in inner.expressions for each in (one.expressions if isinstance(one, exp.Distinct) else [one])
+        ]
         if name in ("sum", "min", "max", "any_value", "array_agg", "first_value", "last_value", "nth_value"):
             return all(_regular(one, scope, irregular) for one in given[:1])
         return name in ("lag", "lead") and len(given) < 3 and _regular(given[0], scope, irregular)
