@@ -20,8 +20,11 @@ def found(
     near: int = 0,
     staging: bool | None = None,
 ) -> str:
-    """Return what the first schedule says that fails, `among` those with these faults, from the seed `near` on: a rare
-    one need not be looked for anew every time. With `staging` all of them have views of stages. Fail when none does.
+    """Return what the first schedule says that fails, `among` those with these faults. With `staging` all of them have
+    views of stages. Fail when none does.
+
+    The seed `near` is known to find it: the schedules before it would be lived through in vain in every run. Where it
+    finds no longer what it found, the next ones are tried, and what is returned names the seed to begin with.
     """
     every = (Simulation(seed, arrangement=arrangement, staging=staging) for seed in count(near))
     with_faults = (one for one in every if among is None or one.faults.rates == among)

@@ -64,7 +64,7 @@ def test_a_stage_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) ->
         return await added(self, replace(new, order=()) if new.hidden else new, now=now, by=by)
 
     monkeypatch.setattr(FakeJobs, "add", at_once)
-    assert "I1" in found(staging=True)
+    assert "I1" in found(near=3, staging=True)
 
 
 def test_changes_before_the_end_of_history_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_changes_before_the_end_of_history_are_found(monkeypatch: pytest.MonkeyP
         return ran(self, epoch)
 
     monkeypatch.setattr(StageScan, "run", too_early)
-    assert "I1" in found(staging=True)
+    assert "I1" in found(near=3, staging=True)
 
 
 def test_history_that_is_read_at_the_present_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_history_that_is_read_at_the_present_epoch_is_found(monkeypatch: pytest.
         return _at(self, epoch, relation) if relation == self.bound.upstream.id else epoch.barrier.curr
 
     monkeypatch.setattr(StageScan, "_at", now)
-    assert "I1" in found(staging=True)
+    assert "I1" in found(near=33, staging=True)
 
 
 @pytest.mark.soak
@@ -122,7 +122,7 @@ def test_a_recovery_that_forgets_hidden_relations_is_found(monkeypatch: pytest.M
         return {job: outputs[-1:] for job, outputs in (await written(self, jobs)).items()}
 
     monkeypatch.setattr(FakePlans, "outputs", named)
-    found(staging=True)
+    found(near=26, staging=True)
 
 
 def test_an_only_part_that_is_computed_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_an_only_part_that_is_computed_too_early_is_found(monkeypatch: pytest.Mo
         return ended(self, at, whole=True)
 
     monkeypatch.setattr(Session, "end", always)
-    found(staging=True)
+    found(near=3, staging=True)
 
 
 def test_groups_that_are_merged_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_groups_that_are_merged_too_early_are_found(monkeypatch: pytest.MonkeyPa
         return ran(self, epoch)
 
     monkeypatch.setattr(StageScan, "run", too_early)
-    found(staging=True)
+    found(near=3, staging=True)
 
 
 def test_a_merge_that_begins_anew_after_a_recovery_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_merge_that_begins_anew_after_a_recovery_is_found(monkeypatch: pytest.
         return sorted({one.vnode for one in self.target.partials or ()})
 
     monkeypatch.setattr(Session, "unmerged", every)
-    found(near=560, staging=True)
+    found(near=705, staging=True)
 
 
 @pytest.mark.soak
@@ -177,7 +177,7 @@ def test_a_recovery_that_forgets_partial_groups_is_found(monkeypatch: pytest.Mon
 def test_a_scan_that_finishes_before_its_groups_are_merged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: what the scan reports last is the end of the merge."""
     monkeypatch.setattr(StageScan, "history_over", property(lambda self: self.state.finished))
-    found(staging=True)
+    found(near=3, staging=True)
 
 
 def test_an_operator_that_sees_more_than_was_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_one_prefix_for_both_sides_of_a_self_join_is_found(
         return computed(self, windows, changed, mine, anew=anew)
 
     monkeypatch.setattr(Session, "copy_changes", alike)
-    assert "I1" in found(staging=True)
+    assert "I1" in found(near=15, staging=True)
 
 
 @pytest.mark.soak
