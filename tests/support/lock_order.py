@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Delete, Engine, Insert, Select, Table, Update, event
 from sqlalchemy.sql import visitors
@@ -188,8 +189,8 @@ class Watch:
 
     tell: Callable[[str], object] = str
     wrong: dict[str, str] = field(default_factory=dict[str, str])
-    harmless: set[Any] = field(default_factory=set[Any])
-    """The kinds of statements that lock nothing, as SQLAlchemy tells kinds apart. Looking at each takes longer."""
+    harmless: WeakSet[Any] = field(default_factory=WeakSet[Any])
+    """What SQLAlchemy has compiled of statements that lock nothing. Looking at each again takes longer."""
 
     def attach(self) -> None:
         """Begin to watch."""
@@ -200,21 +201,23 @@ class Watch:
 
         setattr(PostgresStores, "begin", watched)  # noqa: B010 - the type of a method is another
         event.listen(Engine, "begin", self._begin)
-        event.listen(Engine, "before_execute", self._execute)
+        event.listen(Engine, "before_cursor_execute", self._execute)
 
     def _begin(self, connection: Connection) -> None:
         connection.info["watched"] = Watched() if _BY.get() else None
 
-    def _execute(self, connection: Connection, statement: Any, many: Any, parameters: Any, _options: Any) -> None:
+    def _execute(
+        self, connection: Connection, _cursor: Any, _text: str, _given: Any, context: Any, _many: bool
+    ) -> None:
         watched: Watched | None = connection.info.get("watched")
-        if watched is None or not isinstance(statement, Select | Insert | Update | Delete):
+        if watched is None or context.compiled is None or context.compiled in self.harmless:
             return
-        kind = _inner(statement, "_generate_cache_key")()
-        if kind is not None and kind.key in self.harmless:
+        statement = context.invoked_statement
+        if not isinstance(statement, Select | Insert | Update | Delete):
             return
-        locks = locks_of(statement, parameters or (many[0] if many else {}))
-        if kind is not None and not locks:
-            self.harmless.add(kind.key)
+        locks = locks_of(statement, context.compiled_parameters[0])
+        if not locks:
+            self.harmless.add(context.compiled)
         for lock in locks:
             known = len(watched.wrong)
             if lock.table in RANK or lock.table in SINGLE_WRITER:

@@ -3,8 +3,10 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
+from typing_extensions import override
 
 from service.domain.barrier import GraphStatus
 from service.domain.job import Job, JobEvent
@@ -43,10 +45,25 @@ A_TEST = itself("a test")
 QUERY = Stateless(projection=("id", "upper(name)"), predicate="id > 0")
 
 
+class _Compiled(dict[Any, Any]):
+    """Statements that were compiled for any engine: each test has one of its own, for the same driver and server."""
+
+    @override
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key[1:], default)
+
+    @override
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key[1:], value)
+
+
+_COMPILED: Final = _Compiled()
+
+
 @asynccontextmanager
 async def stores_on(url: str) -> AsyncGenerator[tuple[PostgresStores, AsyncEngine]]:
     """Open stores on a database that is migrated."""
-    engine = connect(url, application_name="tidefill-test")
+    engine = connect(url, application_name="tidefill-test").execution_options(compiled_cache=_COMPILED)
     try:
         yield PostgresStores(engine), engine
     finally:

@@ -38,7 +38,9 @@ def fresh_database(server_url: str, *, like: str = "template1") -> Generator[str
     """Make a copy of the database `like`, an empty UTF8 one, and drop it at the end, whoever is still connected."""
     name = f"test_{secrets.token_hex(8)}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        made = sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(like))
+        # By its files: page by page through the log takes thrice the processor's time, and the dropping as well.
+        copied = sql.SQL("create database {} template {} strategy file_copy")
+        made = copied.format(sql.Identifier(name), sql.Identifier(like))
         connection.execute(made)
     try:
         yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
