@@ -86,6 +86,7 @@ def test_s2_a_job_with_a_graph_of_its_own_lives_on(service: Service) -> None:
     service.run("DROP TABLE hf")
 
 
+@pytest.mark.soak
 def test_s2_a_view_whose_changes_take_too_long_leaves_the_graph_of_the_others(service: Service) -> None:
     """It and what reads it go on from the committed epoch, in graphs of their own, and lose nothing."""
     service.run("ALTER SYSTEM SET stage_timeout_ms = 1000")

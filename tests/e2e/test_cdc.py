@@ -59,6 +59,7 @@ def test_a_table_follows_and_a_view_is_built_on_it(service: Service, external: E
     assert external.slots() == []
 
 
+@pytest.mark.soak
 def test_a_limit_of_zero_reads_no_history(service: Service, external: External) -> None:
     """Scenario 18."""
     job = follow(service, external, 3, "WITH (backfill_rate_limit = 0)")
@@ -73,10 +74,11 @@ def test_a_limit_of_zero_reads_no_history(service: Service, external: External) 
     assert service.rows(job) == 3
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param("", id="v1", marks=pytest.mark.soak),
+        pytest.param("", id="v1"),
         pytest.param("backfill.parallelism = 2, backfill.num_rows_per_split = 3000, ", id="v2"),
     ],
 )

@@ -57,10 +57,10 @@ CANCEL, DROP = "CANCEL JOBS {job}", "DROP MATERIALIZED VIEW m"
 @pytest.mark.parametrize(
     ("state", "end"),
     [
-        ("Queued", CANCEL),
         ("Creating", CANCEL),
-        ("paused", DROP),
         ("Created", DROP),
+        pytest.param("Queued", CANCEL, marks=pytest.mark.soak),
+        pytest.param("paused", DROP, marks=pytest.mark.soak),
         pytest.param("Queued", DROP, marks=pytest.mark.soak),
         pytest.param("Creating", DROP, marks=pytest.mark.soak),
         pytest.param("paused", CANCEL, marks=pytest.mark.soak),

@@ -107,7 +107,14 @@ def login(database_url: str, name: str) -> str:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("point", ["before_commit", "before_roll_back", "after_roll_back"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "before_commit",
+        pytest.param("before_roll_back", marks=pytest.mark.soak),
+        pytest.param("after_roll_back", marks=pytest.mark.soak),
+    ],
+)
 def test_a_deposed_leader_writes_nothing(pair: Pair, point: str) -> None:
     """It sleeps inside the transaction that commits, between fencing and rolling back, and before it records that."""
     old, new = pair.leader, pair.follower

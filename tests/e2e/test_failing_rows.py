@@ -24,6 +24,7 @@ def test_a_row_of_history_fails_its_job_and_is_named(service: Service) -> None:
     assert service.assert_equal("broken", QUOTIENT) == 3000
 
 
+@pytest.mark.soak
 def test_what_fails_one_job_cancels_no_other_and_is_told_to_its_own_client(service: Service) -> None:
     """The first 30 s of a foreground CREATE end with a recovery, but not with one that another job is to blame for."""
     service.run("ALTER SYSTEM SET max_concurrent_creating_streaming_jobs = 0")

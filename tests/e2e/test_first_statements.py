@@ -183,7 +183,7 @@ ALTERED: Final[list[tuple[str, Rows | str]]] = [
 ]
 
 
-@pytest.mark.parametrize("engine", ["spark", pytest.param("store", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("engine", [pytest.param("spark", marks=pytest.mark.soak), "store"])
 def test_u11_a_column_is_added_to_a_table_that_views_read(service: Service, engine: str) -> None:
     service.session = {"stage_engine": engine}
     views = ("star", "grouped", "plain", "sums", "joined")

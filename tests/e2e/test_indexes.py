@@ -83,6 +83,7 @@ def test_an_index_serves_users_and_stages_until_nobody_needs_it(service: Service
     until(lambda: not columns(service) and not indexes(service), what=lambda: f"{columns(service)}")
 
 
+@pytest.mark.soak
 def test_an_index_is_dropped_with_its_relation(service: Service) -> None:
     """I9."""
     filled(service)

@@ -72,6 +72,7 @@ def test_views_wait_for_their_turn_in_order(queueing: Service) -> None:
     assert shown(service) == []
 
 
+@pytest.mark.soak
 def test_a_foreground_view_waits_in_the_queue_and_hears_of_its_cancel(queueing: Service) -> None:
     service = queueing
     first, _ = ask(service, "first")

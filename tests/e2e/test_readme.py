@@ -4,7 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,8 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 ROOT: Final = Path(__file__).parents[2]
-PAGES: Final = ("README.md", "docs/tour.md")
+PAGES: Final = (("README.md",), pytest.param(("README.md", "docs/tour.md"), marks=pytest.mark.soak))
+"""The tour goes on where the README ends."""
 _CONSOLE: Final = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ANYTHING: Final = ".."
 
@@ -42,7 +43,8 @@ def shop(service: Service, server: External) -> Iterator[str]:
         connection.execute("drop role app")
 
 
-def test_the_examples_run_in_their_order(service: Service, shop: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pages", PAGES, ids=len)
+def test_the_examples_run_in_their_order(service: Service, shop: str, tmp_path: Path, pages: Sequence[str]) -> None:
     service.run("ALTER SYSTEM SET barrier_interval_ms = DEFAULT")
     tools = str(Path(sys.executable).parent)
     environment = {
@@ -56,7 +58,7 @@ def test_the_examples_run_in_their_order(service: Service, shop: str, tmp_path: 
         "".join(f'header = "{name}: {value}"\n' for name, value in service.headers.items())
     )
     ran = 0
-    for page in PAGES:
+    for page in pages:
         for command, shown in examples((ROOT / page).read_text()):
             if command.startswith(". .venv"):
                 continue

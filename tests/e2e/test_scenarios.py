@@ -58,6 +58,7 @@ def test_views_are_built_in_the_background_and_cannot_be_read_before(service: Se
     assert service.progress() == []
 
 
+@pytest.mark.soak
 def test_the_catalog_says_which_view_is_built_in_the_background(service: Service) -> None:
     """Scenario 3, for views."""
     service.run("ALTER SYSTEM SET max_concurrent_creating_streaming_jobs = 2")
@@ -179,6 +180,7 @@ def test_progress_goes_on_where_it_was_when_the_worker_is_killed(service: Servic
     goes_on_over_a_kill(service, jobs, shown)
 
 
+@pytest.mark.soak
 def test_the_view_of_fragments_is_empty_before_and_after_a_job(service: Service) -> None:
     """Scenario 22."""
     assert service.sql(FRAGMENT_PROGRESS) == []

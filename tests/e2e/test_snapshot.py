@@ -56,6 +56,7 @@ def test_a_job_that_is_stuck_delays_nobody(service: Service) -> None:
     assert graphs(service) == []
 
 
+@pytest.mark.soak
 def test_pause_limit_and_status_reach_it(service: Service) -> None:
     """Scenarios 24, 62 and 77; I4: it is created while everything is paused."""
     service.mutate({"type": "pause"})

@@ -34,7 +34,7 @@ def benchmark() -> Iterator[Service]:
     [
         pytest.param(tpch_at(SCALE), id="tpch", marks=pytest.mark.soak),
         pytest.param(nexmark_of(BIDS), id="nexmark", marks=pytest.mark.soak),
-        pytest.param(nexmark_of(BIDS, share=3), id="nexmark-third"),
+        pytest.param(nexmark_of(BIDS, share=6), id="nexmark-sixth"),
     ],
 )
 def test_i1_i3_i12_all_queries_are_followed_through_kills(benchmark: Service, queries: Benchmark) -> None:

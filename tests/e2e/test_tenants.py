@@ -96,6 +96,7 @@ def test_a_flood_of_one_operator_delays_the_other_by_one_job(
     assert len(waiting) > 1, "the flood is not over when the other's job is created"
 
 
+@pytest.mark.soak
 def test_a_quota_of_jobs_holds_for_each_operator(service: Service, operators: tuple[Operator, Operator]) -> None:
     flooder, other = operators
     service.run("ALTER SYSTEM SET operator_creating_jobs_max = 2")

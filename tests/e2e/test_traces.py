@@ -105,6 +105,7 @@ def test_nothing_secret_is_in_a_span(traced: Service, collector: Collector) -> N
         assert word.encode() not in sent, word
 
 
+@pytest.mark.soak
 def test_a_collector_that_hangs_delays_nothing(traced: Service, collector: Collector) -> None:
     collector.mode = "hang"
     before, came, generation = dropped(traced), collector.asked, traced.graph()["generation"]

@@ -14,10 +14,13 @@ from service.api.app import create_app
 from service.operations.world import World
 from tests.architecture.test_roles import ADMINISTERED, OPERATED
 from tests.support.http import OPEN, Checks
+from tests.support.sampling import SHARE, sampled
 from tests.support.service import Service
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
+EXAMPLES: Final = 8
+"""Of each operation, in `make soak`."""
 SLOW: Final = ["/v1/events", "/v1/jobs/{job}/wait"]
 """A stream never ends, and waiting for a job is waiting."""
 CATALOG: Final = (
@@ -61,16 +64,35 @@ def viewer(live_service: Service) -> Iterator[str]:
     live_service.reset()
 
 
+def drawn(examples: int) -> settings:
+    return settings(
+        max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    )
+
+
 @for_every_operation
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@drawn(EXAMPLES // SHARE)
 def test_no_request_of_a_viewer_changes_anything(
     case: "schemathesis.Case[Any]", live_service: Service, viewer: str
 ) -> None:
+    judge(case, live_service, viewer)
+
+
+@pytest.mark.soak
+@for_every_operation
+@drawn(EXAMPLES)
+def test_no_request_of_many_of_a_viewer_changes_anything(
+    case: "schemathesis.Case[Any]", live_service: Service, viewer: str
+) -> None:
+    judge(case, live_service, viewer)
+
+
+def judge(case: "schemathesis.Case[Any]", live_service: Service, viewer: str) -> None:
     response = case.call(base_url=live_service.url, headers={"Authorization": f"Bearer {viewer}"}, timeout=60)
     assert response.status_code < 500, response.text
 
 
-@pytest.mark.parametrize("statement", [*OPERATED, *ADMINISTERED])
+@pytest.mark.parametrize("statement", sampled([*OPERATED, *ADMINISTERED]))
 def test_no_statement_of_a_viewer_changes_anything(live_service: Service, viewer: str, statement: str) -> None:
     headers = {"Authorization": f"Bearer {viewer}"}
     answer = live_service.http.post("/v1/sql", json={"sql": statement}, headers=headers)

@@ -12,7 +12,7 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, state_table
 from service.protocol.request import Verified, Verify, VerifyStage
 from service.protocol.stage_spark import spark_reason, verify_reason
-from tests.support.sampling import sampled
+from tests.support.sampling import SHARE, sampled
 from tests.support.spark import InSpark
 from tests.support.stage_chains import GENERATION, Chain, Chains
 from tests.support.stage_world import Made
@@ -141,7 +141,7 @@ def verified(spark: SparkSession, chains: Chains, chain: Chain) -> Verified:
     return verify(spark, store, request, parallelism=2)
 
 
-@pytest.mark.parametrize("query", [*sampled(QUERIES), *sampled(PARTS)])
+@pytest.mark.parametrize("query", [*sampled(QUERIES, 2 * SHARE), *sampled(PARTS)])
 async def test_i12_both_engines_and_the_query_agree(
     chains: Chains, spark: SparkSession, in_spark: Made, query: str
 ) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, state_table
 from service.protocol.stage_spark import spark_reason
-from tests.support.sampling import sampled
+from tests.support.sampling import SHARE, sampled
 from tests.support.spark import InSpark
 from tests.support.stage_chains import Chain, Chains
 from tests.support.stage_world import Made
@@ -88,7 +88,7 @@ async def held(chains: Chains, chain: Chain) -> list[tuple[object, ...]]:
     )
 
 
-@pytest.mark.parametrize("query", sampled([*SUMS, *COMPARED]))
+@pytest.mark.parametrize("query", sampled([*SUMS, *COMPARED], 2 * SHARE))
 async def test_i12_spark_has_postgres_s_digits(chains: Chains, in_spark: Made, query: str) -> None:
     by_store, by_spark = await chains.add(query), await chains.add(query, in_spark)
     assert [spark_reason(link.bound.stage) for link in by_spark.links] == [None] * len(by_spark.links)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.stage_spark import spark_reason
 from service.sql.queries.spark import with_spark
-from tests.support.sampling import sampled
+from tests.support.sampling import in_turn
 from tests.support.spark import reader_of
 from tests.support.stage_cases import CASES, TABLES, Case
 from tests.support.stage_world import Made, run, stage_store, world_of
@@ -43,6 +43,11 @@ PLANNED = [replace(case, stage=with_spark(case.stage, RELATIONS, case.target)) f
 SENT, EXCHANGED = 64 << 20, 0
 
 
+def said(one: Case | int) -> str:
+    """Return the name of a case, or of the way that its inputs take."""
+    return one.name if isinstance(one, Case) else "sent" if one else "exchanged"
+
+
 def made(spark: SparkSession, broadcast_bytes: int = SENT) -> Made:
     return lambda store, bound: reader_of(spark, store, bound, broadcast_bytes)
 
@@ -53,8 +58,7 @@ async def store(database_url: str) -> AsyncGenerator[Store]:
         yield prepared
 
 
-@pytest.mark.parametrize("broadcast_bytes", [SENT, EXCHANGED], ids=["sent", "exchanged"])
-@pytest.mark.parametrize("case", sampled(PLANNED), ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "broadcast_bytes"), in_turn(PLANNED, [SENT, EXCHANGED]), ids=said)
 async def test_i1_a_history_in_spark_is_what_the_query_answers(
     store: Store, spark: SparkSession, case: Case, broadcast_bytes: int
 ) -> None:
@@ -75,8 +79,7 @@ def follows(spark: SparkSession, broadcast_bytes: int) -> Made:
     return lambda store, bound: made(spark, store, bound, broadcast_bytes)
 
 
-@pytest.mark.parametrize("broadcast_bytes", [SENT, EXCHANGED], ids=["sent", "exchanged"])
-@pytest.mark.parametrize("case", sampled(PLANNED), ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "broadcast_bytes"), in_turn(PLANNED, [EXCHANGED, SENT]), ids=said)
 async def test_i1_changes_in_spark_give_what_the_query_answers(
     store: Store, spark: SparkSession, case: Case, broadcast_bytes: int
 ) -> None:

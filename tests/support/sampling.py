@@ -1,15 +1,26 @@
 """Of what there is many of a kind: a part runs in `make test`, and the rest is marked `soak`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import pytest
 
 SHARE: Final = 3
 """One of so many runs in `make test`."""
+LATER: Final = pytest.mark.soak
 
 
-def sampled(cases: Iterable[Any]) -> list[Any]:
-    """Return the cases for `parametrize`: of every three the last two are marked `soak`."""
-    later = pytest.mark.soak
-    return [pytest.param(case, marks=later) if place % SHARE else case for place, case in enumerate(cases)]
+def sampled(cases: Iterable[Any], share: int = SHARE) -> list[Any]:
+    """Return the cases for `parametrize`: of every three, or of so many, all but the first are marked `soak`."""
+    return [pytest.param(case, marks=LATER) if place % share else case for place, case in enumerate(cases)]
+
+
+def in_turn(cases: Iterable[Any], ways: Sequence[Any]) -> list[Any]:
+    """Return each case with each way for `parametrize`: `soak` has all, and `make test` of every third case one way,
+    another each time.
+    """
+    return [
+        pytest.param(case, way, marks=() if (place % SHARE, number) == (0, place // SHARE % len(ways)) else LATER)
+        for place, case in enumerate(cases)
+        for number, way in enumerate(ways)
+    ]
