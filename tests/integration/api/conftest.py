@@ -1,12 +1,14 @@
 """The doors on a real meta store and a real state store; no leader and no worker runs."""
 
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from service.meta_store.stores import PostgresStores
+from service.operations.rows import dml
 from service.protocol.ids import Term
 from service.serving.staging import PostgresStaging
 from service.serving.user_query import open_reader_pool
@@ -36,8 +38,11 @@ async def staging(stores: PostgresStores, database_url: str) -> AsyncGenerator[P
 
 
 @pytest.fixture
-async def loading(stores: PostgresStores, staging: PostgresStaging) -> AsyncGenerator[httpx.AsyncClient]:
-    """The doors with a place for staged rows."""
+async def loading(
+    stores: PostgresStores, staging: PostgresStaging, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[httpx.AsyncClient]:
+    """The doors with a place for staged rows. No worker runs: a load is given up after a few looks, not thousands."""
+    monkeypatch.setattr(dml, "ANSWER_WAIT", timedelta(seconds=5))
     ports: dict[str, Any] = {"staging": staging}
     async with doors(stores, **ports) as opened:
         yield opened

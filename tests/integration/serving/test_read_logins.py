@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import psycopg
@@ -61,20 +62,19 @@ async def test_u10_a_public_view_says_which_columns_are_its_key(store: Store) ->
     assert {name for name, text in found if text == "primary key"} == {part.name for part in ORDERS.key}
 
 
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("view", ["public.orders", "public.few", "live.orders"])
-async def test_u3_a_superuser_cannot_write_through_a_view(store: Store, view: str, write: str) -> None:
-    with psql(store.url) as connection, pytest.raises(errors.ObjectNotInPrerequisiteState, match="belong") as error:
-        connection.execute(write.format(view).encode())
-    assert "POST /v1/sql" in str(error.value.diag.message_hint)
-    assert await store.rows("select count(*), min(id) from public.orders") == [(1, 1)]
+async def test_u3_a_superuser_cannot_write_through_a_view(store: Store) -> None:
+    for view, write in product(["public.orders", "public.few", "live.orders"], WRITES):
+        with psql(store.url) as connection, pytest.raises(errors.ObjectNotInPrerequisiteState, match="belong") as error:
+            connection.execute(write.format(view).encode())
+        assert "POST /v1/sql" in str(error.value.diag.message_hint)
+        assert await store.rows("select count(*), min(id) from public.orders") == [(1, 1)], (view, write)
 
 
-@pytest.mark.parametrize("write", [*WRITES[:3], WRITES[4], "truncate {}"])
-async def test_u3_a_superuser_does_not_change_stored_rows_by_accident(store: Store, write: str) -> None:
-    with psql(store.url) as connection, pytest.raises(errors.ObjectNotInPrerequisiteState, match="belong"):
-        connection.execute(write.format("state.t_1").encode())
-    assert await store.rows("select count(*), min(id) from public.orders") == [(1, 1)]
+async def test_u3_a_superuser_does_not_change_stored_rows_by_accident(store: Store) -> None:
+    for write in (*WRITES[:3], WRITES[4], "truncate {}"):
+        with psql(store.url) as connection, pytest.raises(errors.ObjectNotInPrerequisiteState, match="belong"):
+            connection.execute(write.format("state.t_1").encode())
+        assert await store.rows("select count(*), min(id) from public.orders") == [(1, 1)], write
 
 
 async def test_u3_views_and_tables_of_an_older_layout_are_protected_at_the_next_start(store: Store) -> None:
@@ -119,40 +119,43 @@ async def test_u6_a_user_s_relation_is_not_shadowed_by_an_internal_one(store: St
         assert sorted(name for (name,) in rows(connection, VISIBLE)) == sorted(["orders", "few", *INTERNAL])
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "set default_transaction_read_only = off; delete from public.orders",
-        "set default_transaction_read_only = off; create table public.mine (id int)",
-        "set default_transaction_read_only = off; create temporary table mine (id int)",
-        "select * from state.t_1",
-        "select * from state.published",
-        "select * from live.orders",
-        "select * from tidefill.secret",
-        "select * from pg_authid",
-        "select pg_read_file('/etc/passwd')",
-        "copy (select 1) to program 'true'",
-        "select pg_advisory_lock(1)",
-        "select pg_sleep(1)",
-        "select pg_terminate_backend(1)",
-        "set session authorization postgres",
-        "set role tidefill",
-        "set role tidefill_read_{group}",
-        "set default_transaction_read_only = off; alter role current_user valid until 'infinity'",
-        "set default_transaction_read_only = off; alter role current_user connection limit 100",
-        "set default_transaction_read_only = off; alter role tidefill_read_{group} set statement_timeout = 1",
-        "set default_transaction_read_only = off; alter role tidefill_read_{group}_other password 'x'",
-        "set default_transaction_read_only = off; grant tidefill_read_{group} to tidefill_read_{group}_other",
-    ],
-)
-async def test_u6_the_read_login_can_neither_write_nor_read_what_is_internal(store: Store, statement: str) -> None:
+REFUSED = [
+    "set default_transaction_read_only = off; delete from public.orders",
+    "set default_transaction_read_only = off; create table public.mine (id int)",
+    "set default_transaction_read_only = off; create temporary table mine (id int)",
+    "select * from state.t_1",
+    "select * from state.published",
+    "select * from live.orders",
+    "select * from tidefill.secret",
+    "select * from pg_authid",
+    "select pg_read_file('/etc/passwd')",
+    "copy (select 1) to program 'true'",
+    "select pg_advisory_lock(1)",
+    "select pg_sleep(1)",
+    "select pg_terminate_backend(1)",
+    "set session authorization postgres",
+    "set role tidefill",
+    "set role tidefill_read_{group}",
+    "set default_transaction_read_only = off; alter role current_user valid until 'infinity'",
+    "set default_transaction_read_only = off; alter role current_user connection limit 100",
+    "set default_transaction_read_only = off; alter role tidefill_read_{group} set statement_timeout = 1",
+    "set default_transaction_read_only = off; alter role tidefill_read_{group}_other password 'x'",
+    "set default_transaction_read_only = off; grant tidefill_read_{group} to tidefill_read_{group}_other",
+]
+
+
+async def test_u6_the_read_login_can_neither_write_nor_read_what_is_internal(
+    store: Store, subtests: pytest.Subtests
+) -> None:
     await store.read_url("other")
-    *before, last = statement.replace("{group}", store.logins.read.removeprefix("tidefill_read_")).split("; ")
-    with psql(await store.read_url()) as connection:
-        for one in before:
-            connection.execute(one.encode())
-        with pytest.raises((errors.InsufficientPrivilege, errors.InvalidParameterValue)):
-            connection.execute(last.encode())
+    url = await store.read_url()
+    for statement in REFUSED:
+        *before, last = statement.replace("{group}", store.logins.read.removeprefix("tidefill_read_")).split("; ")
+        with subtests.test(statement), psql(url) as connection:
+            for one in before:
+                connection.execute(one.encode())
+            with pytest.raises((errors.InsufficientPrivilege, errors.InvalidParameterValue)):
+                connection.execute(last.encode())
 
 
 SPOILS = [
@@ -164,17 +167,18 @@ SPOILS = [
 ]
 
 
-@pytest.mark.parametrize("spoil", SPOILS)
-async def test_s3_a_caller_spoils_only_its_own_login_until_it_is_shown_again(store: Store, spoil: str) -> None:
-    mine, others = await store.read_url("t1"), await store.read_url("t2")
-    with psql(mine) as connection:
-        connection.execute("set default_transaction_read_only = off")
-        connection.execute(spoil.format(database=f'"{connection.info.dbname}"').encode())
-    for url in (others, await store.read_url("t1")):
-        with psql(url) as connection:
-            assert rows(connection, "select id from orders") == [(1,)]
-            assert rows(connection, "show statement_timeout") == [("10min",)]
-            assert rows(connection, "show transaction_timeout") == [("0",)]
+async def test_s3_a_caller_spoils_only_its_own_login_until_it_is_shown_again(store: Store) -> None:
+    others = await store.read_url("t2")
+    for number, spoil in enumerate(SPOILS):
+        mine = await store.read_url(name := f"own{number}")
+        with psql(mine) as connection:
+            connection.execute("set default_transaction_read_only = off")
+            connection.execute(spoil.format(database=f'"{connection.info.dbname}"').encode())
+        for url in (others, await store.read_url(name)):
+            with psql(url) as connection:
+                assert rows(connection, "select id from orders") == [(1,)], spoil
+                assert rows(connection, "show statement_timeout") == [("10min",)], spoil
+                assert rows(connection, "show transaction_timeout") == [("0",)], spoil
 
 
 async def test_s3_a_login_sees_and_ends_no_session_of_another(store: Store) -> None:
