@@ -11,14 +11,23 @@ from itertools import combinations
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from service.protocol.plan import ScanType
 from tests.support.arrangement import INTERLEAVING, POINTS, Kill, World, random_walk
 from tests.support.key_shapes import SHAPES, Dml, KeyShape
 from tests.support.model import identity, order_python
-from tests.support.sampling import sampled
+from tests.support.sampling import SHARE, sampled
 
+EXAMPLES = 120
+"""In `make soak`."""
 VERBS = st.sampled_from(("put", "put", "update", "move", "delete"))
 
 
@@ -116,14 +125,23 @@ class Arrangement(RuleBasedStateMachine):
             self.world.settle()
 
 
-Arrangement.TestCase.settings = settings(
-    max_examples=120,
-    stateful_step_count=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-TestArrangement = Arrangement.TestCase
+def drawn(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=30,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+def test_no_sequence_of_events_breaks_it() -> None:
+    run_state_machine_as_test(Arrangement, settings=drawn(EXAMPLES // SHARE))
+
+
+@pytest.mark.soak
+def test_no_sequence_of_many_breaks_it() -> None:
+    run_state_machine_as_test(Arrangement, settings=drawn(EXAMPLES))
 
 
 @pytest.mark.parametrize("scan_type", INTERLEAVING)

@@ -76,9 +76,8 @@ async def test_i1_i12_queries_of_every_form_follow_their_prefixes(store: Store, 
     assert await followed(store, queries_forms, FORMS, seed) == []
 
 
-@pytest.mark.parametrize(
-    "suite", [pytest.param(queries_tpch, marks=pytest.mark.soak), queries_nexmark], ids=["tpch", "nexmark"]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("suite", [queries_tpch, queries_nexmark], ids=["tpch", "nexmark"])
 async def test_i1_i12_the_queries_of_a_benchmark_follow_their_prefixes(store: Store, suite: Any) -> None:
     assert await followed(store, suite, suite.QUERIES.values(), 3) == []
 

@@ -48,7 +48,7 @@ async def followed(chains: Chains, queries: Mapping[str, str], random: Random) -
     return wrong
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", [pytest.param("tpch", marks=pytest.mark.soak), "nexmark"])
 async def test_i1_i12_the_queries_of_a_benchmark_are_followed(store: Store, suite: str) -> None:
     texts = SUITES[suite]
     chains = await filled(store, texts.TABLES, texts.ROWS)
