@@ -11,8 +11,12 @@ LATER: Final = pytest.mark.soak
 
 
 def sampled(cases: Iterable[Any], share: int = SHARE) -> list[Any]:
-    """Return the cases for `parametrize`: of every three, or of so many, all but the first are marked `soak`."""
-    return [pytest.param(case, marks=LATER) if place % share else case for place, case in enumerate(cases)]
+    """Return the cases for `parametrize`: of every three, or of so many, all but the first are marked `soak`.
+
+    A tuple has a value for each of several arguments.
+    """
+    values = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*case, marks=LATER if place % share else ()) for place, case in enumerate(values)]
 
 
 def in_turn(cases: Iterable[Any], ways: Sequence[Any]) -> list[Any]:

@@ -14,6 +14,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, 
 from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation, RelationKind
 from tests.support.key_shapes import SHAPES, KeyShape
+from tests.support.sampling import sampled
 from tests.support.state_store import Store, prepared_store
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize, Positions, pages
@@ -31,6 +32,10 @@ VALUES = {
     "boolean": "i % 2 = 0",
     "bytea": "decode(lpad(to_hex(i % 4), 2, '0'), 'hex')",
 }
+
+
+PREDICATES = (None, '("v" > 2)')
+RUNS = (((0, 3),), ((0, 0), (2, 3)))
 
 
 @pytest.fixture
@@ -90,8 +95,7 @@ def whole(read: PageReader, rows: int, *, permits: int | None, turned: bool = Fa
     return told
 
 
-@pytest.mark.parametrize("predicate", [None, '("v" > 2)'])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "predicate"), sampled(product(SHAPES, PREDICATES)), ids=str)
 async def test_a_copied_page_is_the_page_that_is_read(store: Store, shape: KeyShape, predicate: str | None) -> None:
     """Whatever the order of the key, where a page ends, and where the vnodes of its block stand."""
     upstream = shape.relation
@@ -120,9 +124,7 @@ async def test_a_copied_page_is_the_page_that_is_read(store: Store, shape: KeySh
         assert await store.rows(f"({stored}) except all ({kept})") == []
 
 
-@pytest.mark.parametrize("runs", [((0, 3),), ((0, 0), (2, 3))], ids=["all", "some"])
-@pytest.mark.parametrize("predicate", [None, '("v" > 2)'])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "predicate", "runs"), sampled(product(SHAPES, PREDICATES, RUNS)), ids=str)
 async def test_changes_carried_over_leave_what_the_query_gives(
     store: Store, shape: KeyShape, predicate: str | None, runs: tuple[tuple[int, int], ...]
 ) -> None:
