@@ -107,6 +107,7 @@ def test_kills_lose_nothing(service: Service, external: External, options: str) 
     until_equal(service, external, "items")
 
 
+@pytest.mark.soak
 def test_what_is_dropped_while_the_server_is_away_is_removed_later(service: Service, external: External) -> None:
     """I9."""
     follow(service, external, 100)

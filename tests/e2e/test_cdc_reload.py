@@ -51,6 +51,7 @@ def test_f6_views_follow_a_table_that_is_read_again(service: Service, external: 
     assert sorted(service.sql("SELECT k, t FROM long")) == sorted(service.sql("SELECT k, t FROM r WHERE v > 2000"))
 
 
+@pytest.mark.soak
 def test_f6_a_new_column_is_taken_up_by_itself(service: Service, external: External) -> None:
     external.run(
         "create table r (k int primary key, v bigint)", "insert into r select g, g from generate_series(1, 500) g"

@@ -126,6 +126,7 @@ CONSTANTS: Final[list[tuple[str, Rows | str]]] = [
 ]
 
 
+@pytest.mark.soak
 def test_u11_a_view_without_from_has_its_rows_from_its_first_epoch(service: Service) -> None:
     """Also while every backfill is paused, because a constant is no history."""
     _play(service, CONSTANTS)

@@ -58,6 +58,7 @@ def relation(service: Service, name: str) -> str:
     return str(service.get(f"/v1/relations/{name}")["id"])
 
 
+@pytest.mark.soak
 def test_f3_background_creates_return_and_name_the_session_that_holds_their_index(
     shop: Service, reader: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
@@ -115,6 +116,7 @@ def test_f3_a_name_that_a_reader_still_holds_can_be_used_again(
     until(lambda: not tables(shop, old), what="the old table is gone")
 
 
+@pytest.mark.soak
 def test_f3_a_drop_ends_the_build_of_an_index_that_nobody_needs_any_more(
     shop: Service, reader: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
@@ -129,6 +131,7 @@ def test_f3_a_drop_ends_the_build_of_an_index_that_nobody_needs_any_more(
     assert reader.execute("select count(*) from n1").fetchall() == [(100,)]
 
 
+@pytest.mark.soak
 def test_f5_a_view_with_two_indexes_of_a_fresh_table_is_created_without_a_deadlock(shop: Service) -> None:
     shop.run("CREATE TABLE facts (id bigint PRIMARY KEY, a bigint, b bigint)")
     shop.run("INSERT INTO facts SELECT g, g % 100, g % 90 FROM generate_series(1, 20000) g")
