@@ -20,6 +20,7 @@ from tests.support.lock_order import Watch
 from tests.support.postgres import embedded_postgres, fresh_database
 from tests.support.run_directories import clear_abandoned, places
 from tests.support.service import Service, data_directory, running
+from tests.support.state_store import lay_out_template
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +86,21 @@ def migrated_database(postgres_url: str) -> Iterator[str]:
 def database_url(postgres_url: str, migrated_database: str) -> Iterator[str]:
     """A fresh database with the meta store's schema, dropped afterwards: a copy, for hundreds of tests want one."""
     with fresh_database(postgres_url, like=migrated_database) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def prepared_database(postgres_url: str, migrated_database: str) -> Iterator[str]:
+    """The name of a database with the layout of a state store as well, for tests that are not about preparing it."""
+    with fresh_database(postgres_url, like=migrated_database) as url:
+        lay_out_template(url)
+        yield str(make_url(url).database)
+
+
+@pytest.fixture
+def laid_out_url(postgres_url: str, prepared_database: str) -> Iterator[str]:
+    """A fresh database with the layouts of the meta store and of the state store, dropped afterwards."""
+    with fresh_database(postgres_url, like=prepared_database) as url:
         yield url
 
 

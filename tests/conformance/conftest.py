@@ -35,6 +35,12 @@ class TickingClock:
         return self.at
 
 
+@pytest.fixture
+def database_url(laid_out_url: str) -> str:
+    """A fresh database with the layouts of the meta store and of the state store."""
+    return laid_out_url
+
+
 @pytest.fixture(params=["fake", POSTGRES])
 async def stores(request: pytest.FixtureRequest) -> AsyncGenerator[Stores]:
     if request.param == "fake":

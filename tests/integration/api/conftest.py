@@ -18,6 +18,12 @@ from tests.support.state_store import prepared_store
 
 
 @pytest.fixture
+def database_url(laid_out_url: str) -> str:
+    """A fresh database with the layouts of the meta store and of the state store."""
+    return laid_out_url
+
+
+@pytest.fixture
 async def stores(database_url: str) -> AsyncGenerator[PostgresStores]:
     async with stores_on(database_url) as (made, _):
         yield made

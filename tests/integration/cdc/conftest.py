@@ -39,6 +39,12 @@ def external_server() -> Iterator[str]:
 
 
 @pytest.fixture
+def database_url(laid_out_url: str) -> str:
+    """A fresh database with the layouts of the meta store and of the state store."""
+    return laid_out_url
+
+
+@pytest.fixture
 def external_url(external_server: str) -> Iterator[str]:
     """A fresh database there."""
     with fresh_database(external_server) as url:
