@@ -7,6 +7,7 @@ store, so they are right in every service process.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -72,10 +73,13 @@ class Metrics:
         self.spans_dropped = Counter("tidefill_spans_dropped", "Spans that no collector took.", registry=self._registry)
         self.deadlocks = _deadlocks(self._registry)
         self._refused: dict[str, int] = {}
-        self._work = {one: [0, 0] for one in Engine}
-        """The jobs and rows of each engine."""
         self._snapshot_rows, self._upstream_rows, self._replayed_rows = _Rows(), _Rows(), _Rows()
         """The part of `_upstream_rows` that a snapshot job read from the change log in a partial graph."""
+
+    @cached_property
+    def _work(self) -> dict[Engine, list[int]]:
+        """The jobs and rows of each engine."""
+        return {one: [0, 0] for one in Engine}
 
     def committed(self, reports: Iterable[ActorReport], *, barriers: int, replaying: bool = False) -> None:
         """Count the actors' reports for `barriers` barriers that were committed together.

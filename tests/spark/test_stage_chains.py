@@ -76,7 +76,8 @@ PARTS: Final = (
     "select ok, string_agg(t, '|' order by t, id) as ts, array_agg(id order by d, id) as ids,"
     " string_agg(distinct t, ',') as dt, sum(distinct n) as sn, count(*) filter (where f > 0) as p from l group by ok",
     "select id, row_number() over (partition by ok order by f desc, id) as r,"
-    " lag(n) over (partition by ok order by m, id) as p, sum(n) over (partition by ok order by id) as s, rank() over (partition by ok order by f) as k,"
+    " lag(n) over (partition by ok order by m, id) as p, sum(n) over (partition by ok order by id) as s,"
+    " rank() over (partition by ok order by f) as k,"
     " cume_dist() over (partition by ok order by d) as c, first_value(t) over (partition by ok order by ts, id) as ft,"
     " max(id) over (partition by ok order by id rows between 1 preceding and 1 following) as w from l",
     "select id, ntile(3) over (order by n, id) as b, lead(d, 2, date '2000-01-01') over (order by u, id) as n,"

@@ -15,8 +15,8 @@ from service.protocol.request import Verify, VerifyStage
 from service.protocol.vnodes import Runs, vnodes_of
 from workers.backfill.stages import BoundStage
 from workers.engines.stage_lookups import Whole
-from workers.engines.whole import blocks_of
 from workers.engines.stage_parts import computed
+from workers.engines.whole import blocks_of
 from workers.queries.stage_spark import StageSelect, input_columns, named_columns, used_columns, whole_driver_columns
 from workers.state_store.port import VNODE, VersionedStore
 from workers.state_store.wire import ticked

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from service.domain.errors import Invalid
 from service.domain.order import Order
+from service.domain.parameters import SystemParameters
 from service.domain.stage_engine import with_engine
 from service.domain.strategy import Strategy
 from service.operations.offload import beside_views
@@ -30,6 +31,7 @@ from service.sql.text.cursor import checked_column
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import CYCLE, Edges, acyclic, bind_order
 from service.sql.views.bind import SCANS_MAX
+from service.sql.views.explain import SparkFrom
 from service.sql.views.explain_stages import WHY_STORE
 
 
@@ -183,6 +185,13 @@ def arranged(staged: StagedView, scans: Sequence[NewTableScan]) -> tuple[NewFrag
         fragments += [*left[:mine], NewOperator(actors=(whole,), query=one.stage, output=one.output)]
         left = left[mine:]
     return tuple(fragments)
+
+
+async def spark_from(world: World) -> SparkFrom:
+    """Return from how many rows on Spark computes."""
+    async with world.stores.begin() as tx:
+        parameters = SystemParameters.of(await tx.parameters.all())
+    return SparkFrom(parameters.spark_history_rows, parameters.spark_changes_rows)
 
 
 async def plan_stages(

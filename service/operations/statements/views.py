@@ -13,7 +13,6 @@ from service.domain.job import JobState
 from service.domain.order import Order
 from service.domain.own_graph import check_own_graph
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
-from service.domain.parameters import SystemParameters
 from service.domain.placement import blocks
 from service.domain.roles import Role
 from service.domain.stage_engine import asked_engine
@@ -45,6 +44,7 @@ from service.operations.statements.staged_views import (
     check_staged,
     check_store_engine,
     plan_stages,
+    spark_from,
     walked_order,
 )
 from service.operations.verify import worker_rpc
@@ -62,7 +62,7 @@ from service.sql.text.tokens import mentioned
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import dot
 from service.sql.views.bind import bind_view, view_relation
-from service.sql.views.explain import SCAN_ENGINE, PlannedScan, SparkFrom, plan_text
+from service.sql.views.explain import SCAN_ENGINE, PlannedScan, plan_text
 from service.sql.views.explain_costs import Known
 from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
 from service.sql.views.keys import BoundView
@@ -144,16 +144,10 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
         for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
     ]
     notice = next(iter(planned.order.notices), None)
-    spark, edges, serverless = await _spark_from(call.world), planned.order.edges, new.serverless
+    spark, edges, serverless = await spark_from(call.world), planned.order.edges, new.serverless
     return _plan_of(
         plan_text(new.relation, scans, planned.strategy, edges, spark, serverless=serverless, notice=notice)
     )
-
-
-async def _spark_from(world: World) -> SparkFrom:
-    async with world.stores.begin() as tx:
-        parameters = SystemParameters.of(await tx.parameters.all())
-    return SparkFrom(parameters.spark_history_rows, parameters.spark_changes_rows)
 
 
 @handles(ExplainBackfill, needs=Role.VIEWER)
@@ -181,7 +175,7 @@ async def _explained(world: World, view: StagedView, planned: _Planned) -> Itera
     there = {one.index: one.bytes for one in stored if one.state is not IndexState.DROPPING}
     created = [one.index for one in stored if one.state is IndexState.CREATED]
     missing = lacking([index for indexes in needed for index in indexes], created)
-    known = Known(await world.lookups.statistics(read), there, await _spark_from(world))
+    known = Known(await world.lookups.statistics(read), there, await spark_from(world))
     scans: list[list[ExplainedScan]] = [[] for _ in view.stages]
     for place, scan in enumerate(new.table_scans):
         number, alias = (scan.query.operator, scan.query.alias) if isinstance(scan.query, Prefix) else (place, None)
