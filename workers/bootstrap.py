@@ -86,7 +86,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     def connect(barrier: Barrier) -> Stores:
         assert agent.registered is not None
         dml_url = agent.registered.dml_url
-        limit = barrier.stage_timeout_ms
+        limit = barrier.scans.timeout_ms
         store = PostgresStore(url, barrier.graph, barrier.generation, stage_timeout_ms=limit)
         return Stores(store, DmlStore(dml_url, barrier.graph, barrier.generation), store, limit)
 

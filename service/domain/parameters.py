@@ -9,6 +9,7 @@ from typing import Final, Self
 from service.domain.adaptive import AUTO, Bounds
 from service.domain.errors import Invalid, NotFound
 from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
+from service.protocol.barrier import ScanLimits
 from service.protocol.stage import EngineChoice
 
 INTEGER_MAX: Final = (1 << 31) - 1
@@ -107,6 +108,11 @@ class SystemParameters:
     def auto_bounds(self) -> Bounds:
         """Bounds of the adaptive limit. Concurrent ALTERs can leave floor > ceiling, so the floor is clamped."""
         return Bounds(min(self.backfill_auto_floor, self.backfill_auto_ceiling), self.backfill_auto_ceiling)
+
+    def of_scans(self, *, shared: bool) -> ScanLimits:
+        """Return what the workers need. Changes have a time limit where others wait for them, in a `shared` graph."""
+        timeout_ms = self.stage_timeout_ms if shared else 0
+        return ScanLimits(timeout_ms, self.spark_history_rows, self.spark_changes_rows)
 
     @classmethod
     def of(cls, stored: Mapping[str, str]) -> Self:

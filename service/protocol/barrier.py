@@ -3,6 +3,7 @@
 Next: `service.domain.barrier`.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
@@ -23,6 +24,17 @@ class BarrierKind(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
+@dataclass(frozen=True, slots=True)
+class ScanLimits:
+    """How long the changes of a scan may take in the generation that an initial barrier begins (0 is no bound). From how
+    many rows on Spark reads history, or follows the changes of an epoch, where the user left that to tidefill.
+    """
+
+    timeout_ms: int = 0
+    spark_history_rows: int = 100_000
+    spark_changes_rows: int = 1_000_000
+
+
 class Barrier(BaseModel):
     """One barrier of one graph, with the DML that was accepted when the leader injected it.
 
@@ -30,9 +42,6 @@ class Barrier(BaseModel):
     scan derives its time slice from both. `replay_upto` is set in the graph of a snapshot job whose table is loaded
     and indexed. It is the epoch up to which the worker may replay the upstreams' change log; the graphs of upstreams
     have committed it. With `follows` the job is created, and neither a pause nor a limit stops its replay.
-    `stage_timeout_ms` bounds the changes of a stage in the generation that an initial barrier begins; 0 is no bound.
-    `spark_history_rows` and `spark_changes_rows` say from how many rows on Spark computes in that generation where the
-    user left the choice to tidefill.
     `traceparent` is the W3C context of the epoch's root span, set while traces are made.
 
     Invariants: `prev < curr`; an initial barrier carries an `Add`.
@@ -52,9 +61,7 @@ class Barrier(BaseModel):
     overhead_ms: int = 0
     replay_upto: EpochField | None = None
     follows: bool = False
-    stage_timeout_ms: int = 0
-    spark_history_rows: int = 100_000
-    spark_changes_rows: int = 1_000_000
+    scans: ScanLimits = ScanLimits()
     traceparent: str | None = None
 
     @model_validator(mode="after")

@@ -98,11 +98,11 @@ class UpstreamScan(HistoryScan, Generic[Task]):
         if self.history_over:
             # Changes of the log, which have come in other epochs, are not counted.
             few = self._asks(epoch) or self._written(epoch) < spark_from(
-                epoch.barrier.spark_changes_rows, cluster=cluster
+                epoch.barrier.scans.spark_changes_rows, cluster=cluster
             )
             return Engine.STORE if few else Engine.SPARK
         if self.spark_reads is None:
-            rows = spark_from(epoch.barrier.spark_history_rows, cluster=cluster)
+            rows = spark_from(epoch.barrier.scans.spark_history_rows, cluster=cluster)
             self.spark_reads = epoch.stores.versioned.has_rows(relation, rows, at=at)
         return Engine.SPARK if self.spark_reads else Engine.STORE
 

@@ -239,15 +239,6 @@ async def _record(
     return Recorded()
 
 
-def _stage_limits(parameters: SystemParameters, *, shared: bool) -> dict[str, int]:
-    """Return what a barrier says of stages: their time where others wait, and from how many rows on Spark computes."""
-    return {
-        "stage_timeout_ms": parameters.stage_timeout_ms if shared else 0,
-        "spark_history_rows": parameters.spark_history_rows,
-        "spark_changes_rows": parameters.spark_changes_rows,
-    }
-
-
 async def _inject(
     world: World, tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
 ) -> None:
@@ -280,7 +271,7 @@ async def _inject(
         overhead_ms=round(world.overhead.seconds * 1000),
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
         follows=view.decoupled is not None and view.decoupled.created,
-        **_stage_limits(parameters, shared=view.decoupled is None),
+        scans=parameters.of_scans(shared=view.decoupled is None),
     )
     if world.traces is not None:
         context = world.traces.of_epoch(barrier.graph, barrier.curr, always=mutation is not None)
