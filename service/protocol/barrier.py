@@ -26,8 +26,8 @@ class BarrierKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScanLimits:
-    """How long the changes of a scan may take in the generation that an initial barrier begins (0 is no bound). From how
-    many rows on Spark reads history, or follows the changes of an epoch, where the user left that to tidefill.
+    """How long the changes of a scan may take in the generation that an initial barrier begins (0 is no bound). From
+    how many rows on Spark reads history, or follows the changes of an epoch, where the user left that to tidefill.
     """
 
     timeout_ms: int = 0
