@@ -149,6 +149,9 @@ class Demo:
         rate = writers.end()
         self.stage.say(f"the writers changed {writers.changed:,} rows, {rate:,.0f} rows/s")
         self.stage.sql("FLUSH")
+        self.stage.step("which engine read what: history and changes")
+        for one in jobs:
+            self.stage.engines(one)
         return all(self.stage.verify(one) for one in jobs)
 
     def _created(self, statement: str, view: str) -> int:

@@ -39,15 +39,19 @@ def _lines(detail: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {broken_text(job['broken'])}"
     if job["waiting"]:
         yield f"  waits: {waiting_text(job['waiting'])}"
-    done = {name: one for name, one in detail["engines"].items() if one["jobs"]}
-    if done:
-        told = (f"{name} {one['rows']:,} rows in {_RUNS[name].format(one['jobs'])}" for name, one in done.items())
-        yield f"  read by: {', '.join(told)}"
+    if read := work_text(detail["engines"]):
+        yield f"  read by: {read}"
     if detail["backfill_order"]:
         yield "  order: " + ", ".join(f"{before} -> {after}" for before, after in detail["backfill_order"])
     for scan in detail["fragments"]:
         if scan["auto"] is not None and scan["auto"]["reason"] is not None:
             yield f"  auto:  {scan['upstream']} {scan['auto']['move']}: {scan['auto']['reason']}"
+
+
+def work_text(engines: Mapping[str, Any]) -> str:
+    """Return how many rows each engine has read, and in how many jobs (or runs, of the store)."""
+    done = {name: one for name, one in engines.items() if one["jobs"]}
+    return ", ".join(f"{name} {one['rows']:,} rows in {_RUNS[name].format(one['jobs'])}" for name, one in done.items())
 
 
 def broken_text(broken: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ import httpx
 from rich.console import Console
 
 from service.cli.client import RefusedError, Service, open_http
+from service.cli.detail import work_text
 
 START_SECONDS: Final = 240
 
@@ -79,6 +80,11 @@ class Stage:
         self.say(f"{held:<14} {result['rows']:>9,} rows  digest {result['digest']}")
         self.say(f"{wanted:<14} {result['expected_rows']:>9,} rows  digest {result['expected_digest']}")
         return self.verdict(equal=bool(result["equal"]))
+
+    def engines(self, job: int) -> None:
+        """Show how many rows each engine has read for a job."""
+        found = self.service.get(f"/v1/jobs/{job}")
+        self.say(f"{found['job']['name']:<14} {work_text(found['engines'])}")
 
     def look(self, job: int, *, seconds: float) -> None:
         """Show a job's progress for `seconds`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
@@ -72,7 +73,10 @@ def lay_out_template(url: str) -> None:
 
     What is taken from PUBLIC takes most of the time of preparing a store, and a copy has it already.
     """
-    logins = asyncio.run(prepare(url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD))
+    # A fixture may be made while a loop runs in this thread.
+    with ThreadPoolExecutor(1) as apart:
+        preparing = prepare(url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD)
+        logins = apart.submit(asyncio.run, preparing).result()
     names = [make_url(one).username for one in (logins.reader_url, logins.writer_url)]
     with psycopg.connect(url, autocommit=True) as connection:
         for name in (*names, logins.read):

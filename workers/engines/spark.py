@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from workers.engines.history import ActorHistory, outcome_of
+from workers.engines.plain import plain_frame
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
 from workers.engines.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
 from workers.queries.stateless import REPORT, StatelessPlan
@@ -27,11 +28,16 @@ class SparkEngine:
     """One fragment's job, planned once per generation and run once per epoch."""
 
     def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
-        self._frame = frame(spark, scan, plan)
+        self._every = partial(frame, spark, scan, plan)
+        self._plain = partial(plain_frame, spark, scan, scan.plain) if scan.plain is not None else self._every
+        self._frames: dict[bool, DataFrame] = {}
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:
         """See `ScanEngine`."""
-        outcomes = [outcome_of(json.loads(text)) for text in run_frame(self._frame, task)]
+        changes = task.reading.changes
+        if changes not in self._frames:
+            self._frames[changes] = self._every() if changes else self._plain()
+        outcomes = [outcome_of(json.loads(text)) for text in run_frame(self._frames[changes], task)]
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
 

@@ -22,6 +22,7 @@ from workers.backfill.scan import ScanState
 from workers.connectors.kinds import SINKS
 from workers.connectors.port import SinkWriter
 from workers.engines.failing_row import find_failing_row
+from workers.engines.plain import is_plain
 from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
 from workers.engines.spark import SparkEngine
 from workers.engines.store import StoreEngine, copied_in_store
@@ -161,8 +162,10 @@ class TableScan(UpstreamScan[EpochTask]):
 
     def _task(self, store: VersionedStore, actors: int, *, pushed: bool) -> ScanTask:
         block = self.state.block_vnodes if store.capabilities.index_bounds else ONE_VNODE
-        pushdown = self.pushdown if pushed else None
-        return ScanTask(store, self.upstream, self.target, actors, pushdown, block, self.sink)
+        scan = ScanTask(store, self.upstream, self.target, actors, block_vnodes=block, sink=self.sink)
+        if pushed:
+            return replace(scan, pushdown=self.pushdown)
+        return replace(scan, plain=self.pushdown) if is_plain(scan, self.pushdown) else scan
 
 
 def make_engine(name: Engine, spark: SparkSession, scan: ScanTask, query: StatelessPlan) -> ScanEngine:
