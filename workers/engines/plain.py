@@ -52,7 +52,7 @@ def _written(scan: ScanTask, query: Pushdown, batch: pa.RecordBatch) -> pa.Recor
         if isinstance(source, str):
             found = batch.column(source)
         else:
-            found = pa.repeat(pa.scalar(source, read_type(column.type)), batch.num_rows)
+            found = pa.array([source] * batch.num_rows, read_type(column.type))
         columns[column.name] = _exact(found, column.type)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
