@@ -205,6 +205,11 @@ class Stage(_Value):
         return self.partition is not None and not self.partition.columns
 
     @property
+    def is_alone(self) -> bool:
+        """Whether a row of its input is computed without any other row."""
+        return self.partition is None and len(self.inputs) == 1
+
+    @property
     def conditions(self) -> tuple[Condition, ...]:
         """All conditions."""
         return (*chain.from_iterable(join.on for join in self.joins), *self.where)

@@ -85,6 +85,11 @@ class StageScan(UpstreamScan[StageTask]):
         return tuple(self.bound.relations)
 
     @property
+    def alone(self) -> bool:
+        """Whether it looks nothing up."""
+        return self.bound.stage.is_alone
+
+    @property
     def history_over(self) -> bool:
         """Whether all history is read and its groups are merged."""
         return self.state.finished and (not self.merges or (self.merge is not None and self.merge.done))

@@ -83,6 +83,11 @@ class UpstreamScan(HistoryScan, Generic[Task]):
         """Whether the history is over and no limit of 0 applies."""
         return self.history_over and not self.state.held
 
+    @property
+    def alone(self) -> bool:
+        """Whether a changed row needs no other row of what is read, so that Spark reads nothing else to follow it."""
+        return True
+
     def is_brief(self, epoch: RunningEpoch) -> bool:
         """Whether its history is over, and little of what it reads has changed in this epoch."""
         few = self._written(epoch) <= FEW
@@ -97,10 +102,9 @@ class UpstreamScan(HistoryScan, Generic[Task]):
         cluster = not str(self.spark.sparkContext.master).startswith("local")
         if self.history_over:
             # Changes of the log, which have come in other epochs, are not counted.
-            few = self._asks(epoch) or self._written(epoch) < spark_from(
-                epoch.barrier.scans.spark_changes_rows, cluster=cluster
-            )
-            return Engine.STORE if few else Engine.SPARK
+            known = self.alone and not self._asks(epoch)
+            rows = spark_from(epoch.barrier.scans.spark_changes_rows, cluster=cluster)
+            return Engine.SPARK if known and self._written(epoch) >= rows else Engine.STORE
         if self.spark_reads is None:
             rows = spark_from(epoch.barrier.scans.spark_history_rows, cluster=cluster)
             self.spark_reads = epoch.stores.versioned.has_rows(relation, rows, at=at)

@@ -26,12 +26,16 @@ class SparkFrom:
     history: int = 100_000
     changes: int = 1_000_000
 
-    def engines(self, engine: Engine | None, why: str) -> tuple[str, str]:
-        """Return what reads history and what follows changes, and why. No engine: it depends on the rows."""
+    def engines(self, engine: Engine | None, why: str, *, alone: bool = True) -> tuple[str, str]:
+        """Return what reads history and what follows changes, and why. No engine: it depends on the rows.
+
+        `alone`: a changed row concerns no other row of what is read.
+        """
         if engine is None:
+            large = f"spark from {self.changes} changed rows of an epoch on, store below"
             return (
                 f"spark from {self.history} rows on, store below: jobs of Spark would take longer than the rows",
-                f"store: it looks up what a change concerns; spark from {self.changes} changed rows of an epoch on",
+                large if alone else "store, which looks up the rows that a change concerns",
             )
         return f"{engine}, because {why}", f"{engine}, because {why}"
 

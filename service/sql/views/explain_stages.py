@@ -104,7 +104,7 @@ def _stage(
         *([] if arranged else one.scans[0].facts),
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
-    history, changes = known.spark.engines(engine, why)
+    history, changes = known.spark.engines(engine, why, alone=stage.is_alone)
     yield f"{margin}engine of history: {history}"
     yield f"{margin}engine of changes: {changes}"
     if arranged:

@@ -209,13 +209,12 @@ async def test_explain_tells_the_plan_and_creates_nothing(leader: Leader) -> Non
     (made, *scans, strategy, order) = (line for (line,) in told.rows)
     assert made.endswith("_key_1(hidden)], key: [_key_branch, _key_0 DESC, _key_1], vnodes: 8 }")
     slow = "jobs of Spark would take longer than the rows"
-    lookup = "it looks up what a change concerns; spark from 1000000 changed rows of an epoch on"
     beside = "spark in epochs that read both, because it compares changes with what was read"
     only = "only spark computes these values in a scan of one relation"
     assert scans == [
         "├─StreamTableScan { table: v, type: BACKFILL, parallelism: 2 }",
         f"│   engine of history: spark from 100000 rows on, store below: {slow}; {beside}",
-        f"│   engine of changes: store: {lookup}; {beside}",
+        f"│   engine of changes: spark from 1000000 changed rows of an epoch on, store below; {beside}",
         "│   projection: `id`, cast(0 as smallint), `name`, `id`",
         "│   predicate: (`id` > 3)",
         "└─StreamTableScan { table: t, type: BACKFILL, parallelism: 1 }",

@@ -23,7 +23,7 @@ COPIED = PlannedScan("t", Stateless(projection=("v", "id"), pushdown=Pushdown(co
 COMPUTED = PlannedScan("u", Stateless(projection=("v + 1", "id"), predicate="v > 0"), 3, 0)
 
 HISTORY = "spark from 100000 rows on, store below: jobs of Spark would take longer than the rows"
-CHANGES = "store: it looks up what a change concerns; spark from 1000000 changed rows of an epoch on"
+CHANGES = "spark from 1000000 changed rows of an epoch on, store below"
 BESIDE = "spark in epochs that read both, because it compares changes with what was read"
 
 
@@ -67,7 +67,7 @@ def test_several_scans_in_an_order() -> None:
     begins = (
         "├─StreamTableScan { table: t, type: ARRANGEMENT_BACKFILL,",
         "│   engine of history: spark from 100000 rows on",
-        "│   engine of changes: store: it looks up",
+        "│   engine of changes: spark from 1000000 changed rows",
         "│   projection: v, id",
         "└─StreamTableScan { table: u, type: ARRANGEMENT_BACKFILL,",
         "    engine of history: spark, because only spark",
