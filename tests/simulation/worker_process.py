@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol, cast
 
 from typing_extensions import override
@@ -32,6 +31,7 @@ from tests.simulation.service_process import Place, ServiceProcess
 from tests.simulation.stage_session import Session, Slice, Work
 from tests.simulation.stages import Meaning
 from tests.support.fake_state_store import GenerationOverError, Source, StateStore, StoredTable, Target, Writing
+from tests.support.idle_spark import idle_spark
 from tests.support.model import Arrangement, Key, Passed, Reading, Version, VersionedTable
 from workers.agent import Agent
 from workers.backfill.budget import Budget
@@ -200,6 +200,11 @@ class TaskStore:
             return self.store.tables[relation]
         except KeyError:
             raise StateStoreError(f"relation state.t_{relation} does not exist") from None
+
+    def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
+        """Whether a relation has so many rows as of an epoch."""
+        self.pass_by("before it counts rows")
+        return sum(version.start <= at < version.end for version in self.table(relation.id).versions) >= count
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """Whether any version began or ended in `(after, upto]`."""
@@ -442,7 +447,7 @@ class SimulatedOperator(Operator):
 def _join(
     runners: Mapping[RunnerPlace, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
 ) -> FragmentRunner:
-    spark = cast("Any", _SPARK)
+    spark = _SPARK
     if isinstance(fragment, OperatorPlan):
         return SimulatedOperator.join(spark, runners, job, fragment, now)
     assert isinstance(fragment, TableScanPlan)
@@ -504,7 +509,7 @@ class WorkerProcess:
 
         def executor(graph: GraphId) -> SimulatedExecutor:
             turn = nullcontext() if graph == DATABASE_GRAPH else history
-            spark = cast("Any", _SPARK)
+            spark = _SPARK
             joins = {FragmentKind.STREAM_SCAN: _join, FragmentKind.OPERATOR: _join}
             seconds = partial(getattr, place.kernel, "seconds")
             return SimulatedExecutor(self.worker, spark, connect, joins, turn=turn, clock=seconds)
@@ -528,15 +533,7 @@ class WorkerProcess:
         self.place.kernel.kill(self.process)
 
 
-def _ignored(*_: str) -> None:
-    return
-
-
-_SPARK = SimpleNamespace(
-    sparkContext=SimpleNamespace(
-        defaultParallelism=2, setLocalProperty=_ignored, setJobGroup=_ignored, cancelJobGroup=_ignored
-    )
-)
+_SPARK = idle_spark()
 
 
 def _refused(request: Request) -> Rejected:

@@ -1,11 +1,25 @@
 """A session of Spark that runs no job, for scans whose engines are stand-ins."""
 
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 
 def idle_spark() -> Any:
     """Return a session on this machine."""
-    session = MagicMock()
-    session.sparkContext.master = "local[2]"
-    return session
+    scheduler = SimpleNamespace(numTotalJobs=lambda: 0)
+    return SimpleNamespace(
+        sparkContext=SimpleNamespace(
+            master="local[2]",
+            defaultParallelism=2,
+            setLocalProperty=_ignored,
+            setJobGroup=_ignored,
+            cancelJobGroup=_ignored,
+            addJobTag=_ignored,
+            removeJobTag=_ignored,
+            _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(dagScheduler=lambda: scheduler)),
+        )
+    )
+
+
+def _ignored(*_: str) -> None:
+    return
