@@ -63,7 +63,7 @@ async def test_i1_a_history_in_spark_is_what_the_query_answers(
     store: Store, spark: SparkSession, case: Case, broadcast_bytes: int
 ) -> None:
     assert spark_reason(case.stage) is None
-    assert await run(store, case, 1 if broadcast_bytes else 2, made(spark, broadcast_bytes)) is None
+    assert await run(store, case, 1 if broadcast_bytes else 2, made(spark, broadcast_bytes), epochs=2) is None
 
 
 @dataclass
@@ -84,7 +84,9 @@ async def test_i1_changes_in_spark_give_what_the_query_answers(
     store: Store, spark: SparkSession, case: Case, broadcast_bytes: int
 ) -> None:
     assert spark_reason(case.stage) is None
-    assert await run(store, case, 1 if broadcast_bytes else 2, follows=follows(spark, broadcast_bytes)) is None
+    assert (
+        await run(store, case, 1 if broadcast_bytes else 2, follows=follows(spark, broadcast_bytes), epochs=6) is None
+    )
 
 
 async def fails(store: Store, spark: SparkSession, case: Case) -> bool:

@@ -183,7 +183,9 @@ async def world_of(store: Store, case: Case, seed: int, made: Made | None = None
     return World(store, case, Random(seed), made, follows)
 
 
-async def run(store: Store, case: Case, seed: int, made: Made | None = None, follows: Made | None = None) -> str | None:
+async def run(
+    store: Store, case: Case, seed: int, made: Made | None = None, follows: Made | None = None, *, epochs: int = 12
+) -> str | None:
     """Run a schedule; return where the target is wrong, or None."""
     world = await world_of(store, case, seed, made, follows)
     for _ in range(3 * (seed > 0)):
@@ -191,7 +193,7 @@ async def run(store: Store, case: Case, seed: int, made: Made | None = None, fol
     world.read_history()
     if await world.differs() != (Counter(), Counter()):
         return f"after the history of seed {seed}"
-    for _ in range(12):
+    for _ in range(epochs):
         for _ in range(world.random.randrange(1, 3)):
             await world.change()
         world.follow()
