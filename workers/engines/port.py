@@ -40,10 +40,10 @@ class ScanTask:
     actors: int
     pushdown: Pushdown | None = None
     """Set only for a store with a store engine."""
-    plain: Pushdown | None = None
-    """Set if tasks of Spark copy the columns as they are, where nothing changed."""
     block_vnodes: int = BLOCK_VNODES
     sink: SinkWriter | None = None
+    plain: Pushdown | None = None
+    """Set if tasks of Spark copy the columns as they are, where nothing changed."""
 
     @property
     def writer(self) -> SinkWriter:
