@@ -49,8 +49,8 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What takes minutes to be built is built beside the tests that come before it. What thousands of tests are made of
-    stays to the end, and no collection of garbage looks at it again.
+    """Tools that take minutes to build are built beside the tests that come before them. The objects of thousands of
+    tests stay to the end, and no collection of garbage looks at them again.
     """
     gc.freeze()
     if any("helm" in item.path.parts for item in session.items):

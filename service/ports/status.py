@@ -52,7 +52,7 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """What one engine has done for a job: the jobs of Spark or the runs of the store, and the rows that they read."""
+    """The work of one engine for a job: the jobs of Spark or the runs of the store, and the rows that they read."""
 
     jobs: int
     rows: int

@@ -51,7 +51,7 @@ class ActorReport(_Value):
     upstream_rows: Count = 0
     """Live changes forwarded in this epoch."""
     engine: Engine | None = None
-    """What computed the rows of this epoch."""
+    """The engine that computed the rows of this epoch."""
     jobs: Count = 0
     """The jobs of Spark in this epoch, or the runs of the store. The first actor of a scan reports them for all."""
     completed: bool = False

@@ -55,7 +55,7 @@ class Side(_Value):
 
 
 class Engine(StrEnum):
-    """What computes rows: Spark, or the state store's own SQL."""
+    """An engine that computes rows: Spark, or the state store's own SQL."""
 
     SPARK = "spark"
     STORE = "store"

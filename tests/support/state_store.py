@@ -71,7 +71,7 @@ async def prepared_store(url: str) -> AsyncGenerator[Store]:
 def lay_out_template(url: str) -> None:
     """Prepare a database that others are copied from: with the layout, and without logins, for each has its own.
 
-    What is taken from PUBLIC takes most of the time of preparing a store, and a copy has it already.
+    Revoking from PUBLIC takes most of the time of preparing a store, and a copy has it done already.
     """
     # A fixture may be made while a loop runs in this thread.
     with ThreadPoolExecutor(1) as apart:

@@ -9,7 +9,7 @@ outcome. Next: `workers.engines.history`.
 
 import json
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -28,18 +28,24 @@ class SparkEngine:
     """One fragment's job, planned once per generation and run once per epoch."""
 
     def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
-        self._every = partial(frame, spark, scan, plan)
-        self._plain = partial(plain_frame, spark, scan, scan.plain) if scan.plain is not None else self._every
-        self._frames: dict[bool, DataFrame] = {}
+        self._spark, self._scan, self._plan = spark, scan, plan
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:
         """See `ScanEngine`."""
-        changes = task.reading.changes
-        if changes not in self._frames:
-            self._frames[changes] = self._every() if changes else self._plain()
-        outcomes = [outcome_of(json.loads(text)) for text in run_frame(self._frames[changes], task)]
+        made = self._frame if task.reading.changes else self._of_history
+        outcomes = [outcome_of(json.loads(text)) for text in run_frame(made, task)]
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
+
+    @cached_property
+    def _frame(self) -> DataFrame:
+        return frame(self._spark, self._scan, self._plan)
+
+    @cached_property
+    def _of_history(self) -> DataFrame:
+        """The frame of an epoch without changes."""
+        plain = self._scan.plain
+        return self._frame if plain is None else plain_frame(self._spark, self._scan, plain)
 
     def give_up(self) -> None:
         """Do nothing: Spark cancels running jobs by their job group (`GraphExecutor.interrupt`)."""

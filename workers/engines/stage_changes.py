@@ -7,11 +7,10 @@ Rows of a stage are written by tasks, each vnode by one of them: what is gone fi
 again is neither. Sums of groups are handed to the store, which adds them to its groups.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain
 from typing import Final
 
@@ -25,14 +24,14 @@ from workers.engines.port import ActorOutcome
 from workers.engines.stage_inputs import StageInputs
 from workers.engines.stage_lookups import BROADCAST_BYTES
 from workers.engines.stage_parts import changed_parts
-from workers.engines.stage_rows import SUMS, nothing_read, packed, sums_of, written_rows
+from workers.engines.stage_rows import SUMS, nothing_read, packed, sums_of, write_frame
 from workers.engines.stage_rule import StageRule
 from workers.engines.stages import StageTask
-from workers.queries.stage_spark import StageSelect
+from workers.queries.stage_spark import StageSelect, written_columns
 from workers.queries.stateless import REPORT
-from workers.spark.frames import OUTCOME, run_frame, send_task
+from workers.spark.frames import OUTCOME, send_task
 from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, VersionedStore, Written, has_store_engine
-from workers.state_store.wire import ticked, to_wire, writes_binary
+from workers.state_store.wire import ticked, to_wire
 
 FEW: Final = 10_000
 """So many changes are written by one task."""
@@ -119,18 +118,11 @@ class SparkStageChanges:
         ]
         changed = reduce(DataFrame.unionAll, every)
         placed = changed.coalesce(1) if few else changed.repartition(self.tasks, VNODE)
-        frame = self._net(placed).sortWithinPartitions(OPERATION)
-        told = [
-            json.loads(text)
-            for text in run_frame(
-                frame.mapInArrow(partial(written_rows, self.store, target), f"{OUTCOME} string"), task
-            )
-        ]
-        return Written(sum(one["inserted"] for one in told), sum(one["closed"] for one in told))
+        return write_frame(self._net(placed).sortWithinPartitions(OPERATION), self.store, target, task)
 
     def _net(self, changed: DataFrame) -> DataFrame:
         """Return the rows that differ, as a writer takes them. Values are compared by their texts."""
-        target, binary = self.bound.target, writes_binary(self.bound.target)
+        target = self.bound.target
         texts = [
             F.expr(f"cast({to_wire(one.name, one.type, binary=False)} as string)").alias(f"{_ROW}{place}")
             for place, one in enumerate(target.columns)
@@ -141,9 +133,8 @@ class SparkStageChanges:
             .agg(F.sum(OPERATION).cast("tinyint").alias(OPERATION), F.first(row).alias(_ROW))
             .where(F.col(OPERATION) != 0)
         )
-        columns = [f"{to_wire(one.name, one.type, binary=binary)} as {ticked(one.name)}" for one in target.columns]
         plain = net.select(OPERATION, VNODE, F.lit(None).cast("string").alias(REPORT), f"{_ROW}.*")
-        return plain.selectExpr(ticked(OPERATION), ticked(VNODE), ticked(REPORT), *columns)
+        return plain.selectExpr(ticked(OPERATION), ticked(VNODE), ticked(REPORT), *written_columns(target))
 
     def _add(self, sides: Mapping[int, DataFrame], task: StageTask, *, few: bool) -> Written:
         """Add the sums of what has come, less those of what is gone, to the groups."""

@@ -7,11 +7,10 @@ other one stopped. A page of all vnodes needs no first rows.
 All rows of a page are computed before the first one is written, so the store can take over what Spark refuses.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,13 +25,12 @@ from workers.backfill.stages import BoundStage
 from workers.engines.port import ActorOutcome
 from workers.engines.stage_inputs import InputStates
 from workers.engines.stage_lookups import Lookups
-from workers.engines.stage_rows import nothing_read, written_rows
+from workers.engines.stage_rows import nothing_read, write_frame
 from workers.engines.stages import StageTask
-from workers.queries.stage_spark import StageSelect, all_of, named_columns
+from workers.queries.stage_spark import StageSelect, all_of, named_columns, page_operation, written_columns
 from workers.queries.stateless import REPORT
-from workers.spark.frames import OUTCOME, run_frame
-from workers.state_store.port import CLOSE, LIVE, OPERATION, PAGE, VNODE, VersionedStore
-from workers.state_store.wire import ticked, to_wire, writes_binary
+from workers.state_store.port import CLOSE, LIVE, VNODE, VersionedStore
+from workers.state_store.wire import ticked
 
 ROWS_FIRST: Final = 200_000
 """A first page has about so many rows: fewer cost as much time."""
@@ -53,6 +51,13 @@ def computed(session: SparkSession, bound: BoundStage, rows: DataFrame, parts: D
         kept = kept.join(parts, _same_part(bound), "leftsemi")
     kept.createOrReplaceTempView(_PART)
     return session.sql(str(partition.spark))
+
+
+def placed(session: SparkSession, bound: BoundStage, rows: DataFrame, parts: DataFrame | None) -> DataFrame:
+    """Return the rows of `computed` with their vnodes."""
+    columns = [ticked(one.name) for one in bound.target.columns]
+    vnode = f"{StageSelect(bound).vnode()} as {ticked(VNODE)}"
+    return computed(session, bound, rows, parts).selectExpr(vnode, *columns)
 
 
 def changed_parts(session: SparkSession, bound: BoundStage, states: InputStates, side: int) -> DataFrame:
@@ -211,18 +216,12 @@ class SparkPartEngine:
         assert self._rows is not None
         every = len(spans) == self.bound.upstream.vnode_count and all(span.after is None for span in spans)
         parts = None if whole or every else self._parts(spans)
-        target, binary = self.bound.target, writes_binary(self.bound.target)
-        keys = [ticked(part.name) for part in target.key]
-        rows = computed(self.session, self.bound, self._rows, parts)
-        vnode = f"{StageSelect(self.bound).vnode()} as {ticked(VNODE)}"
-        placed = rows.selectExpr(vnode, *(ticked(one.name) for one in target.columns))
-        placed = placed.repartition(VNODE).sortWithinPartitions(VNODE, *keys)
-        columns = [f"{to_wire(one.name, one.type, binary=binary)} as {ticked(one.name)}" for one in target.columns]
-        operation = f"cast({PAGE} as tinyint) as {ticked(OPERATION)}"
+        target, keys = self.bound.target, [ticked(part.name) for part in self.bound.target.key]
+        rows = placed(self.session, self.bound, self._rows, parts)
+        rows = rows.repartition(VNODE).sortWithinPartitions(VNODE, *keys)
         control = f"cast(null as string) as {ticked(REPORT)}"
-        frame = placed.selectExpr(operation, ticked(VNODE), control, *columns)
-        told = run_frame(frame.mapInArrow(partial(written_rows, self.store, target), f"{OUTCOME} string"), task)
-        return sum(json.loads(text)["inserted"] for text in told)
+        frame = rows.selectExpr(page_operation(), ticked(VNODE), control, *written_columns(target))
+        return write_frame(frame, self.store, target, task).inserted
 
     def _parts(self, spans: Block) -> DataFrame:
         """Return the parts whose first row is in some vnodes, after what was read of these."""

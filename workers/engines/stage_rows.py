@@ -2,17 +2,18 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 
 from service.protocol.relation import Relation
 from workers.engines.port import ActorOutcome
 from workers.engines.stages import StageTask
 from workers.queries.stateless import REPORT
-from workers.spark.frames import OUTCOME, outcome, task_of
-from workers.state_store.port import VersionedStore
+from workers.spark.frames import OUTCOME, outcome, run_frame, task_of
+from workers.state_store.port import VersionedStore, Written
 
 SUMS: Final = "sums"
 
@@ -56,6 +57,13 @@ def written_rows(
 
     written = store.write(target, task_of(StageTask).curr, rows())
     yield outcome(json.dumps({"reports": reports, "inserted": written.inserted, "closed": written.closed}))
+
+
+def write_frame(frame: DataFrame, store: VersionedStore, target: Relation, task: StageTask) -> Written:
+    """Have tasks write the rows of a frame, each in a fenced transaction, and return how many they wrote."""
+    told = map(json.loads, run_frame(frame.mapInArrow(partial(written_rows, store, target), f"{OUTCOME} string"), task))
+    written = [Written(one["inserted"], one["closed"]) for one in told]
+    return Written(sum(one.inserted for one in written), sum(one.closed for one in written))
 
 
 def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

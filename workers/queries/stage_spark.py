@@ -74,6 +74,17 @@ def named_columns(alias: str, relation: Relation, *, typed: bool) -> list[str]:
     ]
 
 
+def written_columns(target: Relation) -> list[str]:
+    """Return the select of a target's columns in the types in which they are written."""
+    binary = writes_binary(target)
+    return [f"{to_wire(one.name, one.type, binary=binary)} as {ticked(one.name)}" for one in target.columns]
+
+
+def page_operation() -> str:
+    """Print the operation of a row of history."""
+    return f"cast({PAGE} as tinyint) as {ticked(OPERATION)}"
+
+
 def _marker(alias: str) -> str:
     return ticked(f"{TRAVEL_PREFIX}met_{alias}")
 
@@ -90,10 +101,8 @@ class StageSelect:
 
     def written(self) -> str:
         """Print the rows of the target as a writer takes them, and the control rows."""
-        target, binary = self.bound.target, writes_binary(self.bound.target)
-        columns = [f"{to_wire(one.name, one.type, binary=binary)} as {ticked(one.name)}" for one in target.columns]
-        operation = f"cast({PAGE} as tinyint) as {ticked(OPERATION)}"
-        return f"select {', '.join([operation, ticked(VNODE), ticked(REPORT), *columns])} from ({self.placed()})"
+        columns = [page_operation(), ticked(VNODE), ticked(REPORT), *written_columns(self.bound.target)]
+        return f"select {', '.join(columns)} from ({self.placed()})"
 
     def placed(self) -> str:
         """Print the rows of the target with their vnodes, and the control rows."""

@@ -15,7 +15,7 @@ from service.protocol.request import Verify, VerifyStage
 from service.protocol.vnodes import Runs, vnodes_of
 from workers.backfill.stages import BoundStage
 from workers.engines.stage_lookups import Whole
-from workers.engines.stage_parts import computed
+from workers.engines.stage_parts import placed
 from workers.engines.whole import blocks_of
 from workers.queries.stage_spark import StageSelect, input_columns, named_columns, used_columns, whole_driver_columns
 from workers.state_store.port import VNODE, VersionedStore
@@ -83,9 +83,7 @@ class _Evaluation:
     def _parts(self, alias: str) -> DataFrame:
         relation = used_columns(self.bound, [alias])
         rows = self._whole(relation).selectExpr(*named_columns(alias, relation, typed=True))
-        columns = [ticked(column.name) for column in self.bound.target.columns]
-        parts = computed(self.session, self.bound, rows, None)
-        return parts.selectExpr(f"{StageSelect(self.bound).vnode()} as {ticked(VNODE)}", *columns)
+        return placed(self.session, self.bound, rows, None)
 
     def _whole(self, relation: Relation) -> DataFrame:
         if relation.id in self.made:

@@ -17,6 +17,7 @@ from service.operations.statements.logical_views import described
 from service.operations.world import World
 from service.ports.records import THE_RELATION, NewFragment, NewOperator, NewTableScan, hidden_id
 from service.ports.state_store import DESCRIBE_MS
+from service.protocol.barrier import ScanLimits
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
@@ -31,7 +32,6 @@ from service.sql.text.cursor import checked_column
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import CYCLE, Edges, acyclic, bind_order
 from service.sql.views.bind import SCANS_MAX
-from service.sql.views.explain import SparkFrom
 from service.sql.views.explain_stages import WHY_STORE
 
 
@@ -187,11 +187,10 @@ def arranged(staged: StagedView, scans: Sequence[NewTableScan]) -> tuple[NewFrag
     return tuple(fragments)
 
 
-async def spark_from(world: World) -> SparkFrom:
-    """Return from how many rows on Spark computes."""
+async def scan_limits(world: World) -> ScanLimits:
+    """Return from how many rows on Spark computes, as the next barrier says it."""
     async with world.stores.begin() as tx:
-        parameters = SystemParameters.of(await tx.parameters.all())
-    return SparkFrom(parameters.spark_history_rows, parameters.spark_changes_rows)
+        return SystemParameters.of(await tx.parameters.all()).of_scans(shared=False)
 
 
 async def plan_stages(

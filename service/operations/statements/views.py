@@ -44,7 +44,7 @@ from service.operations.statements.staged_views import (
     check_staged,
     check_store_engine,
     plan_stages,
-    spark_from,
+    scan_limits,
     walked_order,
 )
 from service.operations.verify import worker_rpc
@@ -144,20 +144,19 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
         for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
     ]
     notice = next(iter(planned.order.notices), None)
-    spark, edges, serverless = await spark_from(call.world), planned.order.edges, new.serverless
+    limits, edges, serverless = await scan_limits(call.world), planned.order.edges, new.serverless
     return _plan_of(
-        plan_text(new.relation, scans, planned.strategy, edges, spark, serverless=serverless, notice=notice)
+        plan_text(new.relation, scans, planned.strategy, edges, limits, serverless=serverless, notice=notice)
     )
 
 
 @handles(ExplainBackfill, needs=Role.VIEWER)
 async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
-    world, view = call.world, statement.view
-    found = await _read(world, view)
-    if not await _staged(world, view, found):
+    world, view, kind = call.world, statement.view, RelationKind.MATERIALIZED_VIEW
+    found, strategy = await _read(world, view), chosen(call.session)
+    if not await _staged(call, view, found, strategy, kind):
         return _plan_of(dot((await _bound(world, view, found)).order))
-    strategy = chosen(call.session)
-    check_staged(world, view, strategy, RelationKind.MATERIALIZED_VIEW)
+    check_staged(world, view, strategy, kind)
     planned = await plan_stages(world, view, found.relations, found.queries, asked_engine(call.session))
     if strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL:
         return _plan_of(dot((await arranged_order(world, view, planned, found.relations, found.queries)).edges))
@@ -175,7 +174,7 @@ async def _explained(world: World, view: StagedView, planned: _Planned) -> Itera
     there = {one.index: one.bytes for one in stored if one.state is not IndexState.DROPPING}
     created = [one.index for one in stored if one.state is IndexState.CREATED]
     missing = lacking([index for indexes in needed for index in indexes], created)
-    known = Known(await world.lookups.statistics(read), there, await spark_from(world))
+    known = Known(await world.lookups.statistics(read), there, await scan_limits(world))
     scans: list[list[ExplainedScan]] = [[] for _ in view.stages]
     for place, scan in enumerate(new.table_scans):
         number, alias = (scan.query.operator, scan.query.alias) if isinstance(scan.query, Prefix) else (place, None)
@@ -229,8 +228,14 @@ async def _read(world: World, statement: CreateMaterializedView) -> _Read:
     return _Read(relations, {name: view.query for name, view in views.items()}, direct)
 
 
-async def _staged(world: World, statement: CreateMaterializedView, read: _Read) -> bool:
-    return await beside(world.parsers, statement.text, needs_stages, statement.query, read.queries)
+async def _staged(
+    call: Call, statement: CreateMaterializedView, read: _Read, strategy: Strategy, kind: RelationKind
+) -> bool:
+    """Whether a query is planned as stages. The store computes every stage, but not every scan of one relation."""
+    asked, tied = asked_engine(call.session), strategy.scan_type is ScanType.BACKFILL
+    if asked is EngineChoice.STORE and kind.stored and not tied:
+        return True
+    return await beside(call.world.parsers, statement.text, needs_stages, statement.query, read.queries)
 
 
 async def _bound(world: World, statement: CreateMaterializedView, read: _Read) -> BoundView:
@@ -251,13 +256,11 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     if statement.resource_group is not None:
         await _check_group(world, statement.resource_group, serverless=serverless)
     found = await _read(world, statement)
-    engine = asked_engine(session)
-    # The store computes every stage, and Spark every scan of one relation.
-    store = engine is EngineChoice.STORE and kind.stored and strategy.scan_type is not ScanType.BACKFILL
-    if store or await _staged(world, statement, found):
+    if await _staged(call, statement, found, strategy, kind):
         staged = await _planned_stages(call, statement, strategy, kind, found)
         bound, relation, hidden, fragments, order, named_order = staged
     else:
+        engine = asked_engine(session)
         bound = (await _bound(world, statement, found)).by(engine)
         check_positions([scan.upstream.vnode_count for scan in bound.scans])
         columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]

@@ -5,7 +5,7 @@ Of Spark's aggregates, those are taken that choose by an order of their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
@@ -69,10 +69,9 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class PartScope(StoreScope):
-    """The columns of a SELECT. `keys` are the columns of the part, if it reads `part`, and `rows` the key of a row."""
+    """The columns of a SELECT. `keys` are the columns of the part, if it reads `part`."""
 
     keys: Sequence[str] = ()
-    rows: Sequence[Typed] = field(default_factory=tuple[Typed, ...])
 
     def bind(self, node: exp.Expr) -> Typed:
         if isinstance(node, exp.Window):
@@ -80,7 +79,7 @@ class PartScope(StoreScope):
         if isinstance(node, exp.Bracket):
             found = _first_value(node)
             if found is not None:
-                return self._by_order("min_by", self._call(found), "")
+                return self._by_order(self._call(found), "")
         if isinstance(node, exp.Filter) or is_aggregate_call(node):
             return self._aggregate(self._call(node), node)
         return StoreScope.bind(self, node)
@@ -230,14 +229,15 @@ class PartScope(StoreScope):
 
     def any_value(self, call: _Call, over: str) -> Typed:
         """Bind any_value: the first value that is not NULL."""
-        return self._by_order("min_by", call, over, present=True)
+        return self._by_order(call, over, present=True)
 
-    def _by_order(self, function: str, call: _Call, over: str, *, present: bool = False) -> Typed:
+    def _by_order(self, call: _Call, over: str, *, present: bool = False) -> Typed:
+        """Bind the value of the first row in the order of a call, or the first one that is `present`."""
         value = self._shown(call.given[0])
         if over or call.distinct or not call.order:
             raise Invalid("only the state store knows the order of these rows")
         where = _where(call.where, f"{value.sql} is not null") if present else call.filtered
-        return replace(value, sql=f"{function}({value.sql}, {self._struct(call.order)}){where}", column=None)
+        return replace(value, sql=f"min_by({value.sql}, {self._struct(call.order)}){where}", column=None)
 
     def _shown(self, node: exp.Expr) -> Typed:
         """Bind a value that is passed on: the text of a numeric without a precision."""

@@ -124,8 +124,7 @@ class _Query:
         names: dict[Name, Typed] = {(None, name): one for name, one in columns.items()}
         names |= {(alias, name): one for name, one in columns.items()}
         keys = [self.part[name].sql for name in self.keys] if alias == PART else []
-        order = [self.part[part.name] for part in self.relation.key] if alias == PART else []
-        scope = PartScope(self.tree, self.relation, frozenset(), values=names, keys=keys, rows=order)
+        scope = PartScope(self.tree, self.relation, frozenset(), values=names, keys=keys)
         for join in root.args.get("joins") or ():
             scope, text = self._copies(join, scope, text)
         return scope, text, irregular

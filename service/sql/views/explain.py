@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.strategy import Strategy
+from service.protocol.barrier import ScanLimits
 from service.protocol.plan import ScanType, Stateless
 from service.protocol.relation import Relation
 from service.protocol.stage import Engine
@@ -17,27 +18,19 @@ SCAN_ENGINE: Final = "stage_engine is store, and Spark computes what a sink or a
 """What a session is told whose choice of an engine has no effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkFrom:
-    """From how many rows on Spark reads history, or follows the changes of an epoch, if the user leaves the choice to
-    tidefill.
+def engines(limits: ScanLimits, engine: Engine | None, why: str, *, alone: bool = True) -> tuple[str, str]:
+    """Return what reads history and what follows changes, and why. No engine: it depends on the rows.
+
+    `alone`: a changed row concerns no other row of what is read.
     """
-
-    history: int = 100_000
-    changes: int = 1_000_000
-
-    def engines(self, engine: Engine | None, why: str, *, alone: bool = True) -> tuple[str, str]:
-        """Return what reads history and what follows changes, and why. No engine: it depends on the rows.
-
-        `alone`: a changed row concerns no other row of what is read.
-        """
-        if engine is None:
-            large = f"spark from {self.changes} changed rows of an epoch on, store below"
-            return (
-                f"spark from {self.history} rows on, store below: jobs of Spark would take longer than the rows",
-                large if alone else "store, which looks up the rows that a change concerns",
-            )
+    if engine is not None:
         return f"{engine}, because {why}", f"{engine}, because {why}"
+    history, changes = limits.spark_history_rows, limits.spark_changes_rows
+    large = f"spark from {changes} changed rows of an epoch on, store below"
+    return (
+        f"spark from {history} rows on, store below: jobs of Spark would take longer than the rows",
+        large if alone else "store, which looks up the rows that a change concerns",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,7 @@ def plan_text(
     scans: Sequence[PlannedScan],
     strategy: Strategy,
     order: Edges,
-    spark: SparkFrom,
+    limits: ScanLimits,
     *,
     serverless: bool = False,
     notice: str | None = None,
@@ -67,8 +60,8 @@ def plan_text(
     edges = ", ".join(f"{before} -> {after}" for before, after in order)
     return (
         f"StreamMaterialize {{ {', '.join(stored)} }}",
-        *(line for scan in scans[:-1] for line in _scan(scan, strategy, spark, "├─", "│ ")),
-        *_scan(scans[-1], strategy, spark, "└─", "  "),
+        *(line for scan in scans[:-1] for line in _scan(scan, strategy, limits, "├─", "│ ")),
+        *_scan(scans[-1], strategy, limits, "└─", "  "),
         f"Backfill strategy: {strategy.scan_type}, because {strategy.why}",
         f"Backfill order: {f'FIXED({edges})' if edges else 'NONE'}",
         *(["Backfill worker: its own, until the job merges"] if serverless else []),
@@ -76,10 +69,10 @@ def plan_text(
     )
 
 
-def _scan(scan: PlannedScan, strategy: Strategy, spark: SparkFrom, branch: str, margin: str) -> Iterator[str]:
+def _scan(scan: PlannedScan, strategy: Strategy, limits: ScanLimits, branch: str, margin: str) -> Iterator[str]:
     pushed = scan.query.pushdown is not None
     chosen = chosen_engine(scan.query.engine, None, None if pushed else _COMPUTED)
-    history, changes = spark.engines(*chosen)
+    history, changes = engines(limits, *chosen)
     beside = _BESIDE if pushed and strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL else ""
     facts = [
         f"table: {scan.upstream}",

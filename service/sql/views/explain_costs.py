@@ -14,10 +14,10 @@ from service.domain.fan_out import (
     lookups_from,
     part_rows,
 )
+from service.protocol.barrier import ScanLimits
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 from service.protocol.stage import Input, LookupIndex, Stage
-from service.sql.views.explain import SparkFrom
 
 UNKNOWN = "unknown"
 
@@ -30,7 +30,7 @@ class Known:
 
     statistics: Statistics = field(default_factory=dict[RelationId, TableStatistics])
     indexes: Mapping[LookupIndex, int | None] = field(default_factory=dict[LookupIndex, int | None])
-    spark: SparkFrom = field(default_factory=SparkFrom)
+    limits: ScanLimits = field(default_factory=ScanLimits)
 
 
 def rows_of(known: Known, relation: RelationId) -> str:

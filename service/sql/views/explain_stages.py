@@ -11,6 +11,7 @@ from service.protocol.relation import Relation
 from service.protocol.stage import Engine, Input, Join, JoinKind, LookupIndex, Stage
 from service.protocol.stage_spark import engine_of
 from service.sql.views.backfill_order import Edges
+from service.sql.views.explain import engines
 from service.sql.views.explain_costs import Known, costs, index_state, rows_of, warnings
 
 WHY_STORE: Final = "only the store looks up rows within what was read of each input"
@@ -104,7 +105,7 @@ def _stage(
         *([] if arranged else one.scans[0].facts),
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
-    history, changes = known.spark.engines(engine, why, alone=stage.is_alone)
+    history, changes = engines(known.limits, engine, why, alone=stage.is_alone)
     yield f"{margin}engine of history: {history}"
     yield f"{margin}engine of changes: {changes}"
     if arranged:

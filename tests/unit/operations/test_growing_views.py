@@ -23,7 +23,7 @@ async def test_n8_a_created_view_with_too_many_rows_fails_and_a_barrier_stops_it
         await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
         await tx.fragments.record([collected(10, keys={table.relation: 100, view.relation: 7})], now=NOW)
         before = await tx.graphs.state(DATABASE_GRAPH)
-        # What it may store while it is created counts no longer.
+        # The bound while it is created counts no longer.
         await tx.parameters.set("creating_rows_max", "1")
         await tx.parameters.set("view_rows_max", "7")
     await limit_growth(world, term=term)

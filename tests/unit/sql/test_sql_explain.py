@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 from service.domain.strategy import Strategy
+from service.protocol.barrier import ScanLimits
 from service.protocol.columns import Column, ColumnType, ComputedColumn, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.plan import Pushdown, ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import EngineChoice
-from service.sql.views.explain import SCAN_ENGINE, PlannedScan, SparkFrom, plan_text
+from service.sql.views.explain import SCAN_ENGINE, PlannedScan, plan_text
 
 INT = ColumnType.parse("int")
 VIEW = Relation(
@@ -29,14 +30,14 @@ BESIDE = "spark in epochs that read both, because it compares changes with what 
 
 def test_the_choice_of_a_user() -> None:
     scan = replace(COPIED, query=COPIED.query.model_copy(update={"engine": EngineChoice.SPARK}))
-    lines = plan_text(VIEW, [scan], Strategy(ScanType.SNAPSHOT_BACKFILL, "so it is"), (), SparkFrom())
+    lines = plan_text(VIEW, [scan], Strategy(ScanType.SNAPSHOT_BACKFILL, "so it is"), (), ScanLimits())
     assert lines[2:4] == tuple(
         f"    engine of {one}: spark, because stage_engine is spark" for one in ("history", "changes")
     )
 
 
 def test_one_scan() -> None:
-    assert plan_text(VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), (), SparkFrom()) == (
+    assert plan_text(VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), (), ScanLimits()) == (
         "StreamMaterialize { name: m, columns: [v, _key_id(hidden)], key: [_key_id DESC, v], vnodes: 8 }",
         "└─StreamTableScan { table: t, type: BACKFILL, parallelism: 2 }",
         f"    engine of history: {HISTORY}; {BESIDE}",
@@ -49,21 +50,21 @@ def test_one_scan() -> None:
 
 def test_u2_a_choice_without_effect_is_said() -> None:
     lines = plan_text(
-        VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), (), SparkFrom(), notice=SCAN_ENGINE
+        VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), (), ScanLimits(), notice=SCAN_ENGINE
     )
     assert lines[-1].startswith("Note: stage_engine is store, and Spark computes what")
 
 
 def test_a_worker_of_its_own() -> None:
     strategy = Strategy(ScanType.SNAPSHOT_BACKFILL, "so it is")
-    assert plan_text(VIEW, [COPIED], strategy, (), SparkFrom(), serverless=True)[-1] == (
+    assert plan_text(VIEW, [COPIED], strategy, (), ScanLimits(), serverless=True)[-1] == (
         "Backfill worker: its own, until the job merges"
     )
 
 
 def test_several_scans_in_an_order() -> None:
     strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "so it is")
-    lines = plan_text(VIEW, [COPIED, COMPUTED], strategy, (("t", "u"),), SparkFrom())
+    lines = plan_text(VIEW, [COPIED, COMPUTED], strategy, (("t", "u"),), ScanLimits())
     begins = (
         "├─StreamTableScan { table: t, type: ARRANGEMENT_BACKFILL,",
         "│   engine of history: spark from 100000 rows on",
@@ -84,7 +85,7 @@ def test_several_scans_in_an_order() -> None:
 def test_columns_that_the_store_computes() -> None:
     computed = ComputedColumn(name="_tidefill_computed_0", type=INT, expression="(j ->> 'k')::integer")
     scan = PlannedScan("t", Stateless(projection=("_tidefill_computed_0", "id"), computed=(computed,)), 2, None)
-    lines = plan_text(VIEW, [scan], Strategy(ScanType.BACKFILL, "so it is asked"), (), SparkFrom())
+    lines = plan_text(VIEW, [scan], Strategy(ScanType.BACKFILL, "so it is asked"), (), ScanLimits())
     assert lines[4:6] == (
         "    computed by the state store: _tidefill_computed_0 = (j ->> 'k')::integer",
         "    projection: _tidefill_computed_0, id",

@@ -1,13 +1,13 @@
-"""The rows and jobs of each engine, by scan; from how many rows on Spark computes (expand).
+"""The rows and jobs of each engine, by scan; three more parameters in the catalog (expand).
 
-Revision ID: 0038
-Revises: 0037
+Revision ID: 0037
+Revises: 0036
 """
 
 from alembic import op
 
-revision = "0038"
-down_revision = "0037"
+revision = "0037"
+down_revision = "0036"
 branch_labels = None
 depends_on = None
 
@@ -41,8 +41,7 @@ from (
         ('own_graph_rows', '10000'),
         ('stage_timeout_ms', '30000'),
         {}('creating_rows_max', '1000000000'),
-        ('view_rows_max', '10000000000'),
-        ('serverless_workers_max', '0'),
+        {}('serverless_workers_max', '0'),
         ('operator_creating_jobs_max', '0'),
         ('operator_calls_max', '0'),
         ('operator_result_bytes_max', '0'),
@@ -51,7 +50,7 @@ from (
 ) d (name, value)
 left join tidefill.system_parameter p on p.name = d.name
 """
-ADDED = "('spark_history_rows', '100000'), ('spark_changes_rows', '1000000'), "
+ADDED = ("('spark_history_rows', '100000'), ('spark_changes_rows', '1000000'), ", "('view_rows_max', '10000000000'), ")
 ENGINES = """
 create view rw_catalog.rw_job_engines as
 select j.id, r.name, e.engine, sum(e.jobs)::bigint as jobs, sum(e.rows)::bigint as rows
@@ -71,10 +70,10 @@ def upgrade() -> None:
     added = ", ".join(f"add column {one} bigint not null default 0" for one in COLUMNS)
     op.execute(f"alter table tidefill.scan_progress {added}")
     op.execute(ENGINES)
-    op.execute(PARAMETERS.format(ADDED))
+    op.execute(PARAMETERS.format(*ADDED))
 
 
 def downgrade() -> None:
-    op.execute(PARAMETERS.format(""))
+    op.execute(PARAMETERS.format("", ""))
     op.execute("drop view rw_catalog.rw_job_engines")
     op.execute(f"alter table tidefill.scan_progress {', '.join(f'drop column {one}' for one in COLUMNS)}")
