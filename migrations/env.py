@@ -4,9 +4,11 @@ The URL comes from the attribute `url` (see `service.meta_store.migrate`) or fro
 """
 
 import os
+from pathlib import Path
 from typing import Final
 
 from alembic import context
+from alembic.runtime.migration import MigrationContext, MigrationInfo
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
@@ -19,6 +21,7 @@ DEPLOYER_LOCK: Final = 7_142_609_315_448_001
 LOCK_TIMEOUT: Final = "5s"
 """DDL that waits blocks everybody behind it: better to fail and be run again."""
 STATEMENT_TIMEOUT: Final = "300s"
+RW_CATALOG: Final = Path(__file__).with_name("rw_catalog.sql")
 
 
 def _url() -> str:
@@ -35,7 +38,14 @@ def _configure(connection: Connection | None = None) -> None:
         target_metadata=METADATA,
         version_table_schema=SCHEMA,
         transaction_per_migration=True,
+        on_version_apply=_make_views,
     )
+
+
+def _make_views(ctx: MigrationContext, step: MigrationInfo, *_: object, **__: object) -> None:
+    """Make the views in the newest migration's transaction, because they may read columns that earlier ones lack."""
+    if step.is_upgrade and step.up_revision_id == context.script.get_current_head():
+        ctx.execute(RW_CATALOG.read_text())
 
 
 def _prepare(connection: Connection) -> None:

@@ -6,10 +6,10 @@ Revises: ${down_revision | comma,n}
 
 from alembic import op
 
-revision = ${repr(up_revision)}
-down_revision = ${repr(down_revision)}
-branch_labels = ${repr(branch_labels)}
-depends_on = ${repr(depends_on)}
+revision = "${up_revision}"
+down_revision = "${down_revision}"
+branch_labels = None
+depends_on = None
 
 
 def upgrade() -> None:
