@@ -31,8 +31,8 @@ from service.meta_store.jobs.rescaling import PostgresRescaling
 from service.meta_store.jobs.snapshots import PostgresSnapshots
 from service.meta_store.keys import PostgresKeys
 from service.meta_store.parameters import PostgresParameters
-from service.meta_store.sources.followed_tables import PostgresFollowing, PostgresSlots, PostgresSourceCleanups
-from service.meta_store.sources.sources import PostgresSecrets, PostgresSources
+from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
+from service.meta_store.sources.sources import Secrets, Sources
 from service.meta_store.status import PostgresStatus
 from service.meta_store.tokens import PostgresTokens
 from service.ports.audit import Asker, Outcome
@@ -63,11 +63,11 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         limits=PostgresLimits(connection),
         partial_graphs=PostgresPartialGraphs(connection),
         snapshots=PostgresSnapshots(connection),
-        sources=PostgresSources(connection),
-        following=PostgresFollowing(connection),
-        slots=PostgresSlots(connection),
-        source_cleanups=PostgresSourceCleanups(connection),
-        secrets=PostgresSecrets(connection),
+        sources=Sources(connection),
+        following=Following(connection),
+        slots=Slots(connection),
+        source_cleanups=SourceCleanups(connection),
+        secrets=Secrets(connection),
         statements=PostgresStatements(connection),
         staging_tables=PostgresStagingTables(connection),
         workers=PostgresWorkers(connection),

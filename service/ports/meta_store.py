@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from service.domain.barrier import GraphStatus, GraphView
+from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
+from service.meta_store.sources.sources import Secrets, Sources
 from service.ports.actors import Actors, Rescaling
 from service.ports.audit import Asker, Audit
 from service.ports.catalog import Catalog, Cleanups, LogicalViews, Visibility
@@ -31,7 +33,6 @@ from service.ports.records import (
 )
 from service.ports.requests import Requests
 from service.ports.snapshots import PartialGraphs, Snapshots
-from service.ports.source_records import Following, Secrets, Slots, SourceCleanups, Sources
 from service.ports.statements import StagingTables, Statements
 from service.ports.status import Status
 from service.ports.tokens import Tokens

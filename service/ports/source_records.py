@@ -1,17 +1,16 @@
-"""Store sources and secrets in the meta store. Part of `service.ports.meta_store`.
+"""Describe the sources of the meta store.
 
 A source shares the namespace of relations and has no job. Before an object is created for it in the external database,
 a clean-up of that object is stored, which is due if the creating service dies (I9).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 from service.domain.source import Retention
-from service.protocol.cdc import CdcScan, Lsn, SourceReport
+from service.protocol.cdc import Lsn
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 
 
@@ -155,147 +154,3 @@ class SourceCleanup:
     def table(self) -> str | None:
         """The external table with its schema, None for another kind of object."""
         return None if self.external_table is None else f"{self.external_schema}.{self.external_table}"
-
-
-class Sources(Protocol):
-    """The sources of the catalog."""
-
-    async def add(self, new: NewSource, *, now: datetime, abandoned_at: datetime) -> Source:
-        """Store a source that is not created yet, and clean-ups of its objects that are due at `abandoned_at`.
-
-        Raises Conflict if the name is taken.
-        """
-        ...
-
-    async def made(self, source: SourceId, offset: Lsn) -> None:
-        """Record that slot and publication exist, and delete their clean-ups."""
-        ...
-
-    async def named(self, name: str) -> Source | None: ...
-
-    async def get(self, source: SourceId) -> Source | None:
-        """Return a source, even a dropped one with a pending clean-up."""
-        ...
-
-    async def all(self) -> Sequence[Source]:
-        """Return the sources that are not dropped, oldest first."""
-        ...
-
-    async def password(self, source: SourceId) -> str: ...
-
-    async def remove(self, source: SourceId, *, now: datetime, keeping: Collection[Leftover] = ()) -> None:
-        """Free the name and queue the clean-up of the external objects, except for `keeping` and foreign ones."""
-        ...
-
-
-class Following(Protocol):
-    """The followed tables of sources."""
-
-    async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
-        """Return the followed tables of one source, or of all sources, oldest first."""
-        ...
-
-    async def followed(self) -> Collection[SourceId]:
-        """Return the sources with followed tables that still follow them."""
-        ...
-
-    async def lacking(self) -> Sequence[FollowedTable]:
-        """Return the tables that are to have all columns, and whose external tables have more, or that have a note."""
-        ...
-
-    async def note(self, fragment: FragmentId, note: str | None) -> None:
-        """Store why a table has not all new columns."""
-        ...
-
-    async def begin_reload(self, fragment: FragmentId) -> None:
-        """Forget the number of rows that were read, because the next report may have fewer."""
-        ...
-
-    async def reload(self, scans: Mapping[FragmentId, CdcScan]) -> None:
-        """Replace the scans of followed tables. Broken ones are followed again."""
-        ...
-
-    async def restart(self, fragments: Collection[FragmentId]) -> None:
-        """Begin the histories of followed tables anew."""
-        ...
-
-    async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
-        """Store these reports, oldest first, and return the state changes."""
-        ...
-
-    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
-        """Mark all followed tables of a source as broken. Return the names of those that were not broken before."""
-        ...
-
-
-class Slots(Protocol):
-    """The replication slots of sources, as last measured."""
-
-    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
-        """Store a measurement of a source's slot."""
-        ...
-
-    async def retained(self, source: SourceId, retention: Retention | None) -> None:
-        """Store the retention state of the slot, as last reported in an event."""
-        ...
-
-    async def idle(self, source: SourceId) -> bool:
-        """Lock the source until the transaction ends. Return whether no table follows it, or can until then."""
-        ...
-
-    async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
-        """Record that the slot of an idle source was advanced to `offset`.
-
-        Pages of later followed tables must be read from a snapshot that shows all transactions before `readable_after`.
-        """
-        ...
-
-
-class SourceCleanups(Protocol):
-    """The pending clean-ups in external databases."""
-
-    async def expect(self, source: SourceId, schema: str, table: str, *, now: datetime, due: datetime) -> None:
-        """Store the clean-up of a table that is about to be published, due at `due` unless it is followed then.
-
-        Waits for a running clean-up of the same table.
-        """
-        ...
-
-    async def due(self, now: datetime) -> Sequence[SourceCleanup]:
-        """Return the due clean-ups, oldest first. Slot and publication come after the source's last followed table."""
-        ...
-
-    async def hold(self, cleanup: int, now: datetime) -> SourceCleanup | None:
-        """Lock a clean-up until the transaction ends and return it, or None if it is no longer due.
-
-        The lock prevents that a followed table for the external table is created meanwhile.
-        """
-        ...
-
-    async def all(self) -> Sequence[SourceCleanup]: ...
-
-    async def failed(self, cleanup: int, error: str, *, due: datetime) -> None: ...
-
-    async def done(self, cleanup: int) -> None:
-        """Delete a finished or unneeded clean-up. The last one of a dropped source also deletes the source."""
-        ...
-
-
-class Secrets(Protocol):
-    """Users' secrets by name. Only `value` returns a value."""
-
-    async def add(self, name: str, value: str) -> None:
-        """Raises Conflict if the name is taken."""
-        ...
-
-    async def change(self, name: str, value: str) -> None:
-        """Raises NotFound."""
-        ...
-
-    async def value(self, name: str) -> str | None: ...
-
-    async def names(self) -> Sequence[str]: ...
-
-    async def remove(self, name: str) -> bool:
-        """Return whether the secret existed. Raises Conflict while a source uses it as its password."""
-        ...

@@ -21,6 +21,8 @@ from tests.support.model import Version
 from tests.support.state_store import Store, prepared_store
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+ON_POSTGRES = pytest.mark.parametrize("stores", [POSTGRES], indirect=True)
+"""Of what has no form in memory, and of locks: in memory transactions come one after the other."""
 Rows = Sequence[tuple[object, ...]]
 
 
@@ -46,13 +48,6 @@ async def stores(request: pytest.FixtureRequest) -> AsyncGenerator[Stores]:
     if request.param == "fake":
         yield FakeStores(TickingClock())
         return
-    async with stores_on(request.getfixturevalue("database_url")) as (stores, _):
-        yield stores
-
-
-@pytest.fixture(params=[POSTGRES])
-async def locking_stores(request: pytest.FixtureRequest) -> AsyncGenerator[Stores]:
-    """Stores whose transactions overlap, and wait for each other's locks: in memory they come one after the other."""
     async with stores_on(request.getfixturevalue("database_url")) as (stores, _):
         yield stores
 

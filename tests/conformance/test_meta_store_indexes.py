@@ -12,6 +12,7 @@ from service.ports.meta_store import Stores, Transaction
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import LookupIndex
+from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import NOW, add_created, new_table
 
 BY = KEY = ("price",)
@@ -132,10 +133,10 @@ async def test_a_stored_index_is_held_only_while_it_is_created(stores: Stores) -
         assert await tx.stored_indexes.stored(orders.id) == []
 
 
+@ON_POSTGRES
 @pytest.mark.parametrize("first", ["held", "locked"])
-async def test_no_index_is_given_up_while_a_job_starts_with_it(locking_stores: Stores, first: str) -> None:
+async def test_no_index_is_given_up_while_a_job_starts_with_it(stores: Stores, first: str) -> None:
     """The decision waits for the job that holds the index, and the job for the decision."""
-    stores = locking_stores
     async with stores.begin() as tx:
         orders = await table(tx)
         one = LookupIndex(orders.id, BY)

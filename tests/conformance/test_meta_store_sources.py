@@ -1,4 +1,4 @@
-"""The examination of what the meta store keeps of sources, of what follows them, and of secrets."""
+"""What the meta store keeps of sources, of what follows them, and of secrets. No decision needs it in memory."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -28,8 +28,10 @@ from service.protocol.cdc import (
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.report import ActorReport
+from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import LEASE, NOW, add_created, collected, new_table, new_view, relation
 
+pytestmark = ON_POSTGRES
 LATER = timedelta(minutes=5)
 
 

@@ -5,12 +5,26 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from service.domain.errors import Conflict
+from service.domain.job import CREATING
 from service.ports.indexes import IndexState, NamedIndex, StoredIndex
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import LookupIndex
-from tests.support.fake_meta_sources import check_free
 from tests.support.fake_meta_tables import UNREADABLE, Tables, printable
+
+
+def check_free(tables: Tables, name: str) -> None:
+    """Raise Conflict where a relation or an index has the name."""
+    indexes = ((RelationKind.INDEX, row.relation.name, row.shown, False) for row in tables.named_indexes.values())
+    relations = (
+        (row.relation.kind, row.relation.name, tables.jobs[row.job].job.state not in CREATING, row.dropped)
+        for row in tables.relations.values()
+    )
+    for kind, taken, made, dropped in (*indexes, *relations):
+        if taken == name and not dropped:
+            if made:
+                raise Conflict(f'{kind} with name "{name}" exists')
+            raise Conflict(f"{kind} named {name} already exists and is still being created")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from service.ports.records import (
     hidden_id,
 )
 from service.protocol.epoch import instant_of
-from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId, RelationId, SourceId, Vnode
+from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId, RelationId
 from service.protocol.plan import (
     SCANS,
     ActorPlan,
@@ -37,20 +37,16 @@ from service.protocol.plan import (
     FragmentPlan,
     JobPlan,
     OperatorPlan,
-    PositionState,
     ScanType,
     SnapshotPlan,
-    SourceScanPlan,
     SplitScanPlan,
     TableScanPlan,
-    VnodePosition,
 )
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected
 from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs, vnodes_of
-from tests.support.fake_meta_indexes import FakeNamedIndexes
-from tests.support.fake_meta_sources import check_free, followed_again, scan_of, unfollow
+from tests.support.fake_meta_indexes import FakeNamedIndexes, check_free
 from tests.support.fake_meta_tables import (
     UNREADABLE,
     ActorRow,
@@ -82,11 +78,7 @@ class FakeCatalog:
         return [entry for entry in await self.all() if entry.relation.name in names]
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
-        readers = {
-            row.job
-            for row in self.tables.fragments.values()
-            if relation in row.reads or (row.cdc is not None and row.cdc.source.id == relation)
-        }
+        readers = {row.job for row in self.tables.fragments.values() if relation in row.reads}
         return [self._entry(row) for row in self.tables.taken() if row.owner is None and row.job in readers]
 
     async def hold(self, wanted: Collection[RelationId]) -> None:
@@ -108,7 +100,6 @@ class FakeCatalog:
         for index, named in list(self.tables.named_indexes.items()):
             if named.on == relation:
                 await FakeNamedIndexes(self.tables).remove(index)
-        unfollow(self.tables, row.job)
         for fragment in self.tables.of_job(row.job):
             self.tables.fragments.take(fragment.id)
             self.tables.positions.take(fragment.id)
@@ -127,7 +118,6 @@ class FakeCatalog:
             key_count=row.key_count,
             upstreams=tuple(sorted(read)),
             shown=row.shown,
-            follows=any(fragment.cdc is not None for fragment in self.tables.of_job(row.job)),
         )
 
 
@@ -200,11 +190,7 @@ class FakeJobs:
 
     async def add(self, new: NewJob, *, now: datetime, by: str = "") -> Job:
         tables = self.tables
-        for source in new.views:
-            found = tables.sources.get(SourceId(source))
-            assert found is not None, "no logical view is made in memory"
-            if found.source.dropped:
-                raise Conflict(f'source "{found.source.name}" cannot be read: it was dropped')
+        assert not new.views, "no source and no logical view is made in memory"
         for upstream in sorted(new.upstreams):
             read = tables.relations[upstream]
             state = tables.jobs[read.job].job.state
@@ -283,9 +269,7 @@ class FakeJobs:
         return found
 
     async def backfilling(self) -> Sequence[Job]:
-        following = (row for row in self.tables.fragments.values() if row.kind is FragmentKind.CDC_SCAN)
-        unread = {row.job for row in following if not self.tables.scans[row.id].finished}
-        return [job for job in await self.where({JobState.CREATED}) if job.id in unread]
+        return ()
 
     async def grown(self, rows: int, state: JobState) -> Mapping[JobId, int]:
         stored = Counter[JobId]()
@@ -326,14 +310,8 @@ class FakeJobs:
         for runs in new.actors:
             actor = ActorId(next(self.tables.ids))
             self.tables.actors.put(actor, ActorRow(actor, one, runs))
-        if isinstance(new, NewTableScan | NewSourceScan):
+        if isinstance(new, NewTableScan):
             self.tables.scans.put(one, ScanRow())
-        if isinstance(new, NewSourceScan):
-            followed_again(self.tables, new.cdc)
-        if isinstance(new, NewSourceScan) and new.completed:
-            owned = [vnode for runs in new.actors for vnode in vnodes_of(runs)]
-            done = {one: VnodePosition(vnode=one, state=PositionState.COMPLETED, rows=0) for one in map(Vnode, owned)}
-            self.tables.positions.put(one, done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,9 +413,7 @@ class FakePlans:
                     sink=row.connector,
                 )
             case FragmentKind.CDC_SCAN:
-                cdc = scan_of(self.tables, row)
-                assert cdc is not None
-                return SourceScanPlan(id=row.id, actors=actors, rate_limit=row.rate_limit, waiting=row.waiting, cdc=cdc)
+                raise AssertionError(row)
             case FragmentKind.SOURCE_SCAN:
                 assert row.connector is not None
                 return SplitScanPlan(id=row.id, actors=actors, connector=row.connector)
@@ -489,8 +465,7 @@ def _row_of(
                 connector=new.sink,
             )
         case NewSourceScan():
-            kind = FragmentKind.CDC_SCAN
-            return FragmentRow(one, job, kind, rate_limit=new.rate_limit, cdc=new.cdc, added=new.added)
+            raise AssertionError(new)
         case NewSplitScan():
             kind = FragmentKind.SOURCE_SCAN
             return FragmentRow(one, job, kind, connector=new.connector)
@@ -625,18 +600,13 @@ class FakeFragments:
 
     def _scan(self, row: FragmentRow) -> ScanProgress:
         scan = self.tables.scans[row.id]
-        if row.upstream is None:
-            assert row.cdc is not None
-            name, total = f"{row.cdc.external_schema}.{row.cdc.external_table}", row.cdc.total
-            source_waiting = row.source_waiting or self.tables.sources[row.cdc.source.id].source.standing.waiting
-        else:
-            upstream = self.tables.relations[row.upstream]
-            unknown = row.waiting and upstream.owner is not None
-            keys = upstream.key_count if scan.total is None else scan.total
-            name, total, source_waiting = upstream.relation.name, None if unknown else keys, None
+        assert row.upstream is not None
+        upstream = self.tables.relations[row.upstream]
+        keys = upstream.key_count if scan.total is None else scan.total
+        total = None if row.waiting and upstream.owner is not None else keys
         return ScanProgress(
             fragment=row.id,
-            upstream=name,
+            upstream=upstream.relation.name,
             rows=scan.rows,
             total=None if total is None else max(total, scan.rows),
             rate=scan.rate,
@@ -646,8 +616,6 @@ class FakeFragments:
             waiting=row.waiting and not scan.finished,
             scan_type=row.scan_type,
             limited_since=None if row.limit_epoch is None else instant_of(row.limit_epoch),
-            stopped=row.broken,
-            source_waiting=source_waiting,
             limited_by=row.limit_by,
         )
 

@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any, Final, cast
+
+from sqlalchemy.engine.result import IteratorResult, Result, SimpleResultMetaData
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import GraphStatus, GraphView, InFlight, Line
 from service.domain.decoupled import Decoupled, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState, needs_graph
 from service.domain.launching import OwnJob
+from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
+from service.meta_store.sources.sources import Secrets, Sources
 from service.ports.audit import Asker, Outcome
 from service.ports.meta_store import Transaction
 from service.ports.records import DISCREET_EVENTS, BarrierRecord, Command, Event, GraphState, Json, WorkerRecord
@@ -38,7 +44,6 @@ from tests.support.fake_meta_jobs import (
 )
 from tests.support.fake_meta_launches import FakeLaunches
 from tests.support.fake_meta_snapshots import FakeLimits, FakeLogicalViews, FakePartialGraphs, FakeSnapshots
-from tests.support.fake_meta_sources import FakeFollowing, FakeSecrets, FakeSlots, FakeSourceCleanups, FakeSources
 from tests.support.fake_meta_statements import FakeKeys, FakeRequests, FakeStagingTables, FakeStatements
 from tests.support.fake_meta_status import FakeStatus
 from tests.support.fake_meta_tables import (
@@ -216,7 +221,7 @@ class FakeGraphs:
                 continue
             row = self.tables.fragments[fragment]
             job = self.tables.jobs[row.job]
-            moving = how(row.rate_limit) and not row.waiting and row.broken is None
+            moving = how(row.rate_limit) and not row.waiting
             if moving and job.job.graph == graph and job.job.state in {JobState.CREATING, JobState.CREATED}:
                 return True
         return False
@@ -572,6 +577,17 @@ class FakeParameters:
         self.tables.secrets.put(name, text)
 
 
+class _Empty:
+    """A connection to a database in which nothing is stored, and from which nothing is read."""
+
+    async def execute(self, *_: object) -> Result[Any]:
+        return IteratorResult(SimpleResultMetaData([""]), iter(()))
+
+
+_EMPTY: Final = cast("AsyncConnection", _Empty())
+"""What has no port has no second form in memory: its tests run on Postgres."""
+
+
 def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction:
     """Return the ports of a transaction on these tables."""
     return Transaction(
@@ -595,11 +611,11 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         limits=FakeLimits(tables),
         partial_graphs=FakePartialGraphs(tables),
         snapshots=FakeSnapshots(tables),
-        sources=FakeSources(tables),
-        following=FakeFollowing(tables),
-        slots=FakeSlots(tables),
-        source_cleanups=FakeSourceCleanups(tables),
-        secrets=FakeSecrets(tables),
+        sources=Sources(_EMPTY),
+        following=Following(_EMPTY),
+        slots=Slots(_EMPTY),
+        source_cleanups=SourceCleanups(_EMPTY),
+        secrets=Secrets(_EMPTY),
         statements=FakeStatements(tables),
         staging_tables=FakeStagingTables(tables),
         workers=FakeWorkers(tables),

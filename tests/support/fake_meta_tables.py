@@ -20,11 +20,9 @@ from service.ports.audit import AuditEntry
 from service.ports.indexes import NamedIndex, StoredIndex
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
 from service.ports.snapshots import Snapshot
-from service.ports.source_records import Source, SourceCleanup
 from service.ports.tokens import ApiToken, TokenId
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
-from service.protocol.cdc import CdcScan
 from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
 from service.protocol.ids import (
@@ -38,7 +36,6 @@ from service.protocol.ids import (
     JobId,
     RelationId,
     RequestId,
-    SourceId,
     StatementId,
     Term,
     Vnode,
@@ -176,11 +173,6 @@ class FragmentRow:
     limit_by: str | None = None
     paused: bool = False
     resumes_at: int | None = None
-    cdc: CdcScan | None = None
-    added: bool = False
-    broken: str | None = None
-    broken_since: datetime | None = None
-    source_waiting: str | None = None
     output: RelationId | None = None
     connector: Connector | None = None
 
@@ -208,16 +200,6 @@ class ScanRow:
     finished: bool = False
     at: datetime | None = None
     total: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceRow:
-    """`secret` is the key of its password among the secrets."""
-
-    source: Source
-    secret: str
-    undecided: tuple[int, ...] = ()
-    readable_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +280,6 @@ class Tables:
         self.scans = Table[FragmentId, ScanRow](journal)
         self.work = Table[tuple[FragmentId, Engine], tuple[int, int]](journal)
         """The jobs and rows of each engine."""
-        self.sources = Table[SourceId, SourceRow](journal)
-        self.source_cleanups = Table[int, SourceCleanup](journal)
         self.workers = Table[WorkerId, WorkerRow](journal)
         self.launches = Table[WorkerId, Launch](journal)
         self.requests = Table[RequestId, RequestRow](journal)

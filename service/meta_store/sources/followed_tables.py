@@ -34,29 +34,37 @@ _AT_ONCE: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Due on every clock, whichever service compares it."""
 
 
-class PostgresFollowing(OnConnection):
-    """See `service.ports.source_records.Following`."""
+class Following(OnConnection):
+    """The followed tables of sources."""
 
     async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
+        """Return the followed tables of one source, or of all sources, oldest first."""
         found = _TABLES if source is None else _TABLES.where(fragment.c.source == source)
         return [_followed(row) for row in await self._connection.execute(found.order_by(fragment.c.id))]
 
     async def followed(self) -> Collection[SourceId]:
-        """Cheap, because it is called every second: it does not count completed splits, as `tables` does."""
+        """Return the sources with followed tables that still follow them.
+
+        Cheap, because it is called every second: it does not count completed splits, as `tables` does.
+        """
         found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
         return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
 
     async def lacking(self) -> Sequence[FollowedTable]:
+        """Return the tables that are to have all columns, and whose external tables have more, or that have a note."""
         found = _TABLES.where(fragment.c.cdc.contains({"all_columns": True}), or_(_MORE, _NOTE.is_not(None)))
         return [_followed(row) for row in await self._connection.execute(found.order_by(fragment.c.id))]
 
     async def note(self, fragment: FragmentId, note: str | None) -> None:
+        """Store why a table has not all new columns."""
         await self._keep(fragment, {"note": None if note is None else printable(note)})
 
     async def begin_reload(self, fragment: FragmentId) -> None:
+        """Forget the number of rows that were read, because the next report may have fewer."""
         await self._connection.execute(update(actor).where(actor.c.fragment == fragment).values(rows=0))
 
     async def reload(self, scans: Mapping[FragmentId, CdcScan]) -> None:
+        """Replace the scans of followed tables. Broken ones are followed again."""
         for one in sorted(scans):
             # The table may have been dropped since.
             mine = update(fragment).where(fragment.c.id == one, fragment.c.source.is_not(None))
@@ -64,6 +72,7 @@ class PostgresFollowing(OnConnection):
             await self._connection.execute(mine.values(cdc=json.loads(stored_scan(scans[one])), **whole))
 
     async def restart(self, fragments: Collection[FragmentId]) -> None:
+        """Begin the histories of followed tables anew."""
         anew = {"rows": 0, "finished": False}
         for changed in (
             update(actor).where(among(actor.c.fragment, fragments)).values(anew),
@@ -73,7 +82,10 @@ class PostgresFollowing(OnConnection):
             await self._connection.execute(changed)
 
     async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
-        """Where several reports are on one source, the newest report counts, with the sum of their changes."""
+        """Store these reports, oldest first, and return the state changes.
+
+        Where several reports are on one source, the newest report counts, with the sum of their changes.
+        """
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
         parts: dict[FragmentId, dict[str, Any]] = {}
@@ -100,6 +112,7 @@ class PostgresFollowing(OnConnection):
         ]
 
     async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
+        """Mark all followed tables of a source as broken. Return the names of those that were not broken before."""
         mine = select(fragment.c.id).where(fragment.c.source == source, fragment.c.broken.is_(None))
         found = (await self._connection.execute(mine.order_by(fragment.c.id))).scalars().all()
         told = [await self._break(FragmentId(one), reason, now=now) for one in found]
@@ -168,10 +181,11 @@ class PostgresFollowing(OnConnection):
         return Told((await self._connection.execute(of_source)).scalar_one(), table, printable(why))
 
 
-class PostgresSlots(OnConnection):
-    """See `service.ports.source_records.Slots`."""
+class Slots(OnConnection):
+    """The replication slots of sources, as last measured."""
 
     async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
+        """Store a measurement of a source's slot."""
         values: dict[str, Any] = {"reported_at": now}
         if measured.lag_bytes is not None:
             values["lag_bytes"] = measured.lag_bytes
@@ -182,11 +196,12 @@ class PostgresSlots(OnConnection):
         await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
 
     async def retained(self, source: SourceId, retention: Retention | None) -> None:
+        """Store the retention state of the slot, as last reported in an event."""
         mine = update(sources).where(sources.c.relation == source)
         await self._connection.execute(mine.values(retention=retention))
 
     async def idle(self, source: SourceId) -> bool:
-        """Lock the source's relation, so that no table can begin to follow the source in the meantime."""
+        """Lock the source until the transaction ends. Return whether no table follows it, or can until then."""
         held = select(relations.c.id).where(relations.c.id == source, TAKEN, relations.c.shown)
         if (await self._connection.execute(held.with_for_update(key_share=True))).first() is None:
             return False
@@ -196,26 +211,38 @@ class PostgresSlots(OnConnection):
         return (await self._connection.execute(followed)).first() is None
 
     async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
+        """Record that the slot of an idle source was advanced to `offset`.
+
+        Pages of later followed tables must be read from a snapshot that shows all transactions before `readable_after`.
+        """
         values = {"offset": offset, "undecided": [], "readable_after": readable_after}
         await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
 
 
-class PostgresSourceCleanups(OnConnection):
-    """See `service.ports.source_records.SourceCleanups`."""
+class SourceCleanups(OnConnection):
+    """The pending clean-ups in external databases."""
 
     async def expect(self, source: SourceId, schema: str, table: str, *, now: datetime, due: datetime) -> None:
+        """Store the clean-up of a table that is about to be published, due at `due` unless it is followed then.
+
+        Waits for a running clean-up of the same table.
+        """
         new = _unpublishing(source, schema, table, now, due)
         later = {"due": new.excluded.due}
         await self._connection.execute(new.on_conflict_do_update(constraint="source_cleanup_once", set_=later))
 
     async def due(self, now: datetime) -> Sequence[SourceCleanup]:
-        """Slot and publication are due only after the last table that follows the source has stopped."""
+        """Return the due clean-ups, oldest first. Slot and publication come after the source's last followed table."""
         following = exists().where(fragment.c.source == source_cleanup.c.source)
         table = source_cleanup.c.what == str(Leftover.TABLE)
         found = _CLEANUPS.where(source_cleanup.c.due <= now, or_(table, ~following))
         return [_cleanup(row) for row in await self._connection.execute(found)]
 
     async def hold(self, cleanup: int, now: datetime) -> SourceCleanup | None:
+        """Lock a clean-up until the transaction ends and return it, or None if it is no longer due.
+
+        The lock prevents that a followed table for the external table is created meanwhile.
+        """
         found = _CLEANUPS.where(source_cleanup.c.id == cleanup, source_cleanup.c.due <= now)
         row = (await self._connection.execute(found.with_for_update())).first()
         return None if row is None else _cleanup(row)
@@ -228,6 +255,7 @@ class PostgresSourceCleanups(OnConnection):
         await self._connection.execute(update(source_cleanup).where(source_cleanup.c.id == cleanup).values(values))
 
     async def done(self, cleanup: int) -> None:
+        """Delete a finished or unneeded clean-up. The last one of a dropped source also deletes the source."""
         gone = delete(source_cleanup).where(source_cleanup.c.id == cleanup).returning(source_cleanup.c.source)
         one = (await self._connection.execute(gone)).scalar()
         if one is not None:

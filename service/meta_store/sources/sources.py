@@ -26,11 +26,15 @@ _USERS: Final = "secret "
 """The prefix of users' secrets among the names of all secrets."""
 
 
-class PostgresSources(OnConnection):
-    """See `service.ports.source_records.Sources`."""
+class Sources(OnConnection):
+    """The sources of the catalog."""
 
     async def add(self, new: NewSource, *, now: datetime, abandoned_at: datetime) -> Source:
         # A source stores no rows, so its number of vnodes has no meaning.
+        """Store a source that is not created yet, and clean-ups of its objects that are due at `abandoned_at`.
+
+        Raises Conflict if the name is taken.
+        """
         relation = await add_relation(
             self._connection, new.name, RelationKind.SOURCE, definition=new.definition, vnode_count=1
         )
@@ -50,6 +54,7 @@ class PostgresSources(OnConnection):
         return added
 
     async def made(self, source: SourceId, offset: Lsn) -> None:
+        """Record that slot and publication exist, and delete their clean-ups."""
         await self._connection.execute(update(sources).where(sources.c.relation == source).values(offset=offset))
         await self._connection.execute(update(relations).where(relations.c.id == source).values(shown=True))
         await self._connection.execute(delete(source_cleanup).where(source_cleanup.c.source == source))
@@ -58,9 +63,11 @@ class PostgresSources(OnConnection):
         return next(iter(await self._read(relations.c.name == name, TAKEN)), None)
 
     async def get(self, source: SourceId) -> Source | None:
+        """Return a source, even a dropped one with a pending clean-up."""
         return next(iter(await self._read(relations.c.id == source)), None)
 
     async def all(self) -> Sequence[Source]:
+        """Return the sources that are not dropped, oldest first."""
         return await self._read(TAKEN)
 
     async def password(self, source: SourceId) -> str:
@@ -68,6 +75,7 @@ class PostgresSources(OnConnection):
         return (await self._connection.execute(value.where(sources.c.relation == source))).scalar_one()
 
     async def remove(self, source: SourceId, *, now: datetime, keeping: Collection[Leftover] = ()) -> None:
+        """Free the name and queue the clean-up of the external objects, except for `keeping` and foreign ones."""
         freed = update(relations).where(relations.c.id == source, TAKEN).values(dropped=True, shown=False)
         await self._connection.execute(freed)
         await self._queue(source, now=now, due=now)
@@ -111,15 +119,17 @@ class PostgresSources(OnConnection):
         return [_source(row) for row in await self._connection.execute(found)]
 
 
-class PostgresSecrets(OnConnection):
-    """See `service.ports.source_records.Secrets`."""
+class Secrets(OnConnection):
+    """Users' secrets by name. Only `value` returns a value."""
 
     async def add(self, name: str, value: str) -> None:
+        """Raises Conflict if the name is taken."""
         new = insert(secret).values(name=f"{_USERS}{name}", value=value).on_conflict_do_nothing()
         if (await self._connection.execute(new.returning(secret.c.name))).first() is None:
             raise Conflict(f'secret with name "{name}" exists')
 
     async def change(self, name: str, value: str) -> None:
+        """Raises NotFound."""
         changed = update(secret).where(secret.c.name == f"{_USERS}{name}").values(value=value)
         if (await self._connection.execute(changed.returning(secret.c.name))).first() is None:
             raise NotFound(f'secret "{name}" does not exist', kind="secret")
@@ -133,6 +143,7 @@ class PostgresSecrets(OnConnection):
         return [name.removeprefix(_USERS) for name in (await self._connection.execute(found)).scalars()]
 
     async def remove(self, name: str) -> bool:
+        """Return whether the secret existed. Raises Conflict while a source uses it as its password."""
         kept = f"{_USERS}{name}"
         # A source that is being added locks its secret. It commits first and is seen here, or comes later and raises.
         held = select(secret.c.name).where(secret.c.name == kept).with_for_update()

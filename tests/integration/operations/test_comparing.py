@@ -3,7 +3,7 @@
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -18,10 +18,10 @@ from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, Lsn, Split
 from service.protocol.ids import Epoch, GraphId, RelationId
 from service.protocol.relation import Relation
 from service.protocol.request import Verified
-from tests.support.fake_meta_store import FakeStores
 from tests.support.http import world_of
-from tests.support.meta_store import NOW, add_created, relation
+from tests.support.meta_store import NOW, add_created, collected, relation, stores_on
 
+pytestmark = pytest.mark.postgres
 OFFSET = "0/10"
 
 
@@ -114,12 +114,11 @@ class Here:
         yield
 
 
-async def compared(there: There, here: Here, *, total: int | None, key_count: int) -> Verified:
+async def compared(url: str, there: There, here: Here, *, total: int | None, key_count: int) -> Verified:
     """Compare them, as tables of which so much is known."""
-    stores = FakeStores(lambda: NOW)
     options = {"connector": "postgres-cdc", "hostname": "db", "username": "me", "database.name": "shop"}
     new = NewSource("pg", "CREATE SOURCE pg", options, Password(value="pw"), None, None, owns_publication=True)
-    async with stores.begin() as tx:
+    async with stores_on(url) as (stores, _), stores.begin() as tx:
         source = await tx.sources.add(new, now=NOW, abandoned_at=NOW)
         await tx.sources.made(source.id, OFFSET)
         scan = CdcScan(
@@ -138,11 +137,11 @@ async def compared(there: There, here: Here, *, total: int | None, key_count: in
         job = await add_created(
             tx, NewJob(table, "CREATE TABLE t", background=False, fragments=(fragment,), views=reads)
         )
-        row = stores.tables.relations[job.relation]
-        stores.tables.relations.put(job.relation, replace(row, key_count=key_count))
+        await tx.fragments.record([collected(1, keys={job.relation: key_count})], now=NOW)
         (plan,) = await tx.plans.of([job.id])
     ports: dict[str, Any] = {"external_rows": there, "followed_rows": here, "pins": here}
-    return await followed.compare(world_of(stores, **ports), plan)
+    async with stores_on(url) as (stores, _):
+        return await followed.compare(world_of(stores, **ports), plan)
 
 
 def sides(there: Mapping[int, int], here: Mapping[int, int], *, vnode_count: int = 64) -> tuple[There, Here]:
@@ -153,10 +152,10 @@ MANY = {number: number * 7 for number in range(ROWS_MAX + 10)}
 
 
 @pytest.mark.parametrize("total", [None, 0, 1000])
-async def test_i8_the_parts_are_of_what_the_table_has_by_now(total: int | None) -> None:
+async def test_i8_the_parts_are_of_what_the_table_has_by_now(database_url: str, total: int | None) -> None:
     """Nothing is known of the external table where its history was not asked for, or an old count."""
     there, here = sides(MANY, MANY)
-    found = await compared(there, here, total=total, key_count=len(MANY))
+    found = await compared(database_url, there, here, total=total, key_count=len(MANY))
     assert (found.equal, found.rows, found.keys_differing) == (True, len(MANY), 0)
     assert len(there.held.digests) == len(MANY) // PART_ROWS + 1
     assert there.held.most == here.held.most == 0
@@ -167,7 +166,7 @@ async def test_i8_the_parts_are_of_what_the_table_has_by_now(total: int | None) 
     ("wanted", "held"), [(MANY, {}), ({}, MANY)], ids=["all of it is missing", "all of it is extra"]
 )
 async def test_i8_what_differs_is_read_in_pieces_and_counted(
-    wanted: Mapping[int, int], held: Mapping[int, int], alike: bool, monkeypatch: pytest.MonkeyPatch
+    database_url: str, wanted: Mapping[int, int], held: Mapping[int, int], alike: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither side is as large as it was said to be."""
     there, here = sides(wanted, held)
@@ -180,7 +179,7 @@ async def test_i8_what_differs_is_read_in_pieces_and_counted(
         return await asked(scan, relation, keys)
 
     monkeypatch.setattr(here, "vnodes", vnodes)
-    found = await compared(there, here, total=0, key_count=0)
+    found = await compared(database_url, there, here, total=0, key_count=0)
     assert not found.equal
     assert (found.expected_rows, found.rows, found.keys_differing) == (len(wanted), len(held), len(MANY))
     assert 0 < max(there.held.most, here.held.most) <= ROWS_MAX
@@ -188,14 +187,14 @@ async def test_i8_what_differs_is_read_in_pieces_and_counted(
     assert sum(len(one.missing) + len(one.extra) for one in found.differences) == followed.DIFFERING_MAX
 
 
-async def test_i8_a_part_of_one_vnode_that_is_too_large_is_refused() -> None:
+async def test_i8_a_part_of_one_vnode_that_is_too_large_is_refused(database_url: str) -> None:
     there, here = sides(MANY, {}, vnode_count=1)
     with pytest.raises(Conflict, match=f"at most {ROWS_MAX} are compared at once"):
-        await compared(there, here, total=0, key_count=0)
+        await compared(database_url, there, here, total=0, key_count=0)
     assert there.held.most == 0
 
 
-async def test_i13_rows_are_compared_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_i13_rows_are_compared_beside_the_event_loop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[threading.Thread] = set()
     compare = followed.pairs
 
@@ -204,7 +203,7 @@ async def test_i13_rows_are_compared_beside_the_event_loop(monkeypatch: pytest.M
         return compare(wanted, held)
 
     monkeypatch.setattr(followed, "pairs", pairs)
-    found = await compared(*sides({1: 1, 2: 2}, {1: 1, 2: 3}), total=0, key_count=0)
+    found = await compared(database_url, *sides({1: 1, 2: 2}, {1: 1, 2: 3}), total=0, key_count=0)
     assert found.keys_differing == 1
     assert threads
     assert threading.main_thread() not in threads
