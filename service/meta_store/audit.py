@@ -16,10 +16,11 @@ _ADD: Final = insert(audit_entry)
 _SHOWN: Final = select(audit_entry).order_by(audit_entry.c.id.desc())
 
 
-class PostgresAudit(OnConnection):
-    """See `service.ports.audit.Audit`."""
+class Audit(OnConnection):
+    """The append-only audit trail."""
 
     async def add(self, asker: Asker, outcome: Outcome) -> None:
+        """Add an entry for the asker's call, which must not be None."""
         call = asker.call
         assert call is not None, asker
         row = {
@@ -40,6 +41,7 @@ class PostgresAudit(OnConnection):
     async def newest(
         self, *, before: int | None, limit: int, discreet: bool, actor: str | None = None, target: str | None = None
     ) -> Sequence[AuditEntry]:
+        """Return the newest entries before the entry `before`, newest first; discreet ones only with `discreet`."""
         found = _SHOWN.limit(limit)
         if before is not None:
             found = found.where(audit_entry.c.id < before)

@@ -23,15 +23,17 @@ from service.protocol.relation import RelationKind
 from service.protocol.stage import Engine
 
 
-class PostgresStatus(OnConnection):
-    """See `service.ports.status.Status`."""
+class Status(OnConnection):
+    """Queries of the status pages."""
 
     async def jobs(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
+        """Return the oldest jobs in these states (None: all) with ids above `after`."""
         found = JOBS.where(job_table.c.id > after).order_by(job_table.c.id).limit(limit)
         found = found if states is None else found.where(job_table.c.state.in_(states))
         return [job_of_row(row) for row in (await self._connection.execute(found)).all()]
 
     async def adaptive_limits(self, jobs: Collection[JobId]) -> Mapping[FragmentId, AutoLimit]:
+        """Return the state of the adaptive limits of these jobs' scans."""
         found = (
             select(fragment.c.id, adaptive_limit)
             .outerjoin(adaptive_limit, adaptive_limit.c.fragment == fragment.c.id)
@@ -40,6 +42,7 @@ class PostgresStatus(OnConnection):
         return {FragmentId(row.id): _shown(row) for row in await self._connection.execute(found)}
 
     async def limit_changes(self, job: JobId, *, limit: int, before: int | None = None) -> Sequence[LimitChange]:
+        """Return the changes with ids below `before` of the limits of a job's scans, newest first."""
         scans = select(fragment.c.id).where(fragment.c.job == job).scalar_subquery()
         found = select(limit_change).where(limit_change.c.fragment.in_(scans))
         if before is not None:
@@ -48,6 +51,7 @@ class PostgresStatus(OnConnection):
         return [_limit_change(row) for row in rows]
 
     async def backfill_order(self, job: JobId) -> Sequence[tuple[str, str]]:
+        """Return the backfill order of a job as edges (before, after) of relation names."""
         edges = (
             await self._connection.execute(select(job_table.c.backfill_order).where(job_table.c.id == job))
         ).scalar() or []
@@ -58,10 +62,11 @@ class PostgresStatus(OnConnection):
         return [(names[before], names[after]) for before, after in edges]
 
     async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
+        """Return the positions of a scan, even a finished one. A vnode without a position has not started."""
         return (await read_positions(self._connection, [fragment])).get(fragment, {})
 
     async def unfinished_actors(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
-        """In order of id."""
+        """Return the unfinished actors of each job, in order of id. Every given job is in the result."""
         mine = select(fragment.c.job, actor.c.id).join(fragment, fragment.c.id == actor.c.fragment)
         left = mine.where(among(fragment.c.job, jobs), not_(actor.c.finished)).order_by(actor.c.id)
         found: dict[JobId, list[ActorId]] = {one: [] for one in jobs}
@@ -70,6 +75,7 @@ class PostgresStatus(OnConnection):
         return found
 
     async def engine_work(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[Engine, EngineWork]]:
+        """Return what each engine has done for each job. Every given job is in the result, with both engines."""
         counts = [func.coalesce(func.sum(scan_progress.c[name]), 0).cast(BigInteger) for name in ENGINE_WORK]
         mine = select(fragment.c.job, *counts).join(fragment, fragment.c.id == scan_progress.c.fragment)
         found = {one: _work((0, 0, 0, 0)) for one in jobs}
@@ -80,7 +86,11 @@ class PostgresStatus(OnConnection):
         return found
 
     async def lookups(self, jobs: Collection[JobId]) -> Mapping[FragmentId, Sequence[str]]:
-        """All inputs of a stage but the first, which is its driver."""
+        """Return the relations that the stages of these jobs look up, once for each occurrence, in their order.
+
+        They are all inputs of a stage but the first, which is its driver. Hidden relations are not among them. A stage
+        that looks nothing up is absent.
+        """
         inputs = func.jsonb_path_query(fragment.c.query, cast("$.joins[*].inputs[*].relation", JSONPATH))
         each = inputs.table_valued("id", with_ordinality="place", name="input").render_derived()
         looked_up = cast(each.c.id, BigInteger)

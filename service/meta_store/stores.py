@@ -5,18 +5,18 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.meta_store.audit import PostgresAudit
+from service.meta_store.audit import Audit
 from service.meta_store.barriers.barriers import PostgresBarriers
 from service.meta_store.barriers.commands import PostgresCommands
 from service.meta_store.barriers.graphs import PostgresGraphs
-from service.meta_store.barriers.launches import PostgresLaunches
+from service.meta_store.barriers.launches import Launches
 from service.meta_store.barriers.leases import PostgresLeases, assert_term
-from service.meta_store.barriers.requests import PostgresRequests
+from service.meta_store.barriers.requests import Requests
 from service.meta_store.barriers.statements import PostgresStagingTables, PostgresStatements
 from service.meta_store.barriers.workers import PostgresWorkers
 from service.meta_store.catalog.catalog import PostgresCatalog, PostgresCleanups
 from service.meta_store.catalog.indexes import PostgresNamedIndexes, PostgresStoredIndexes
-from service.meta_store.catalog.logical_views import PostgresLogicalViews
+from service.meta_store.catalog.logical_views import LogicalViews
 from service.meta_store.catalog.visibility import PostgresVisibility
 from service.meta_store.engine import translated
 from service.meta_store.events import PostgresEvents
@@ -33,8 +33,8 @@ from service.meta_store.keys import PostgresKeys
 from service.meta_store.parameters import PostgresParameters
 from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
 from service.meta_store.sources.sources import Secrets, Sources
-from service.meta_store.status import PostgresStatus
-from service.meta_store.tokens import PostgresTokens
+from service.meta_store.status import Status
+from service.meta_store.tokens import Tokens
 from service.ports.audit import Asker, Outcome
 from service.ports.meta_store import Transaction
 from service.protocol.ids import Term
@@ -50,7 +50,7 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         catalog=PostgresCatalog(connection),
         cleanups=PostgresCleanups(connection),
         visibility=PostgresVisibility(connection),
-        views=PostgresLogicalViews(connection),
+        views=LogicalViews(connection),
         indexes=PostgresNamedIndexes(connection),
         stored_indexes=PostgresStoredIndexes(connection),
         jobs=PostgresJobs(connection),
@@ -71,14 +71,14 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         statements=PostgresStatements(connection),
         staging_tables=PostgresStagingTables(connection),
         workers=PostgresWorkers(connection),
-        launches=PostgresLaunches(connection),
-        requests=PostgresRequests(connection),
-        status=PostgresStatus(connection),
+        launches=Launches(connection),
+        requests=Requests(connection),
+        status=Status(connection),
         events=events,
         parameters=PostgresParameters(connection),
         keys=PostgresKeys(connection),
-        tokens=PostgresTokens(connection),
-        audit=PostgresAudit(connection),
+        tokens=Tokens(connection),
+        audit=Audit(connection),
     )
 
 

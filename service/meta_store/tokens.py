@@ -17,10 +17,11 @@ from service.ports.tokens import ApiToken, NewToken, TokenId
 _ALL: Final = select(api_token)
 
 
-class PostgresTokens(OnConnection):
-    """See `service.ports.tokens.Tokens`."""
+class Tokens(OnConnection):
+    """API tokens. Their secret parts are not stored."""
 
     async def add(self, new: NewToken, sha256: bytes) -> ApiToken:
+        """Raises Conflict if an unrevoked token has the name."""
         values = {
             "name": new.name,
             "role": new.role,
@@ -41,10 +42,12 @@ class PostgresTokens(OnConnection):
         return {TokenId(row.id): _token(row) for row in found}
 
     async def page(self, *, after: int, limit: int) -> Sequence[ApiToken]:
+        """Return tokens with an id above `after`, oldest first, revoked ones included."""
         found = _ALL.where(api_token.c.id > after).order_by(api_token.c.id).limit(limit)
         return [_token(row) for row in await self._connection.execute(found)]
 
     async def revoke(self, token: TokenId, *, now: datetime) -> ApiToken | None:
+        """Revoke a token and return it, or None if there is none. A revoked one keeps its time."""
         ended = func.coalesce(api_token.c.revoked_at, now)
         revoking = update(api_token).where(api_token.c.id == token).values(revoked_at=ended).returning(api_token)
         row = (await self._connection.execute(revoking)).first()
@@ -54,6 +57,7 @@ class PostgresTokens(OnConnection):
         await self._connection.execute(update(api_token).where(api_token.c.id == token).values(last_used_at=now))
 
     async def forget_older(self, than: datetime) -> None:
+        """Delete the tokens that were revoked, or expired, before `than`."""
         over = or_(api_token.c.revoked_at < than, api_token.c.expires_at < than)
         await self._connection.execute(delete(api_token).where(over))
 

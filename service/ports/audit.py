@@ -1,10 +1,9 @@
-"""Record who changed what. Part of `service.ports.meta_store`."""
+"""Describe who changes what."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from service.domain.roles import Role
 
@@ -78,22 +77,6 @@ class AuditEntry:
     outcome: Outcome
     request_id: str | None
     trace_id: str | None
-
-
-class Audit(Protocol):
-    """The append-only audit trail."""
-
-    async def add(self, asker: Asker, outcome: Outcome) -> None:
-        """Add an entry for the asker's call, which must not be None."""
-        ...
-
-    async def newest(
-        self, *, before: int | None, limit: int, discreet: bool, actor: str | None = None, target: str | None = None
-    ) -> Sequence[AuditEntry]:
-        """Return the newest entries before the entry `before`, newest first; discreet ones only with `discreet`."""
-        ...
-
-    async def forget_older(self, than: datetime) -> None: ...
 
 
 def itself(name: str) -> Asker:

@@ -1,10 +1,10 @@
-"""Store relations with jobs, and logical views, which have none. Part of `service.ports.meta_store`."""
+"""Store relations with jobs. Part of `service.ports.meta_store`."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from service.ports.records import CatalogEntry, Cleanup, LogicalView, NewLogicalView
+from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import Epoch, GraphId, RelationId
 from service.protocol.relation import Relation
 
@@ -82,31 +82,4 @@ class Visibility(Protocol):
 
     async def hold_back(self, relation: RelationId, reason: str) -> None:
         """Store why the public view of a created relation cannot be created. Creating it clears the reason."""
-        ...
-
-
-class LogicalViews(Protocol):
-    """The logical views of the catalog. `Catalog.remove` also frees their names."""
-
-    async def add(self, new: NewLogicalView) -> RelationId:
-        """Store a view that is not visible yet, and lock the relations that it reads until the transaction ends.
-
-        Raises Conflict if the name is taken or if one of these relations is being dropped.
-        """
-        ...
-
-    async def named(self, name: str) -> LogicalView | None: ...
-
-    async def all(self) -> Sequence[LogicalView]: ...
-
-    async def hold(self, view: RelationId) -> LogicalView | None:
-        """Lock the view's row until the transaction ends, so that no other call drops it, and return the view."""
-        ...
-
-    async def show(self, view: RelationId) -> None:
-        """Record that the view exists in the state store and is readable."""
-        ...
-
-    async def reading(self, relation: RelationId) -> Sequence[LogicalView]:
-        """Return the views that read a relation directly."""
         ...

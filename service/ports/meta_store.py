@@ -14,15 +14,20 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from service.domain.barrier import GraphStatus, GraphView
+from service.meta_store.audit import Audit
+from service.meta_store.barriers.launches import Launches
+from service.meta_store.barriers.requests import Requests
+from service.meta_store.catalog.logical_views import LogicalViews
 from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
 from service.meta_store.sources.sources import Secrets, Sources
+from service.meta_store.status import Status
+from service.meta_store.tokens import Tokens
 from service.ports.actors import Actors, Rescaling
-from service.ports.audit import Asker, Audit
-from service.ports.catalog import Catalog, Cleanups, LogicalViews, Visibility
+from service.ports.audit import Asker
+from service.ports.catalog import Catalog, Cleanups, Visibility
 from service.ports.indexes import NamedIndexes, StoredIndexes
 from service.ports.jobs import Failures, Fragments, JobQueue, Jobs, Plans
 from service.ports.keys import Keys
-from service.ports.launches import Launches
 from service.ports.limits import Limits
 from service.ports.records import (
     BarrierRecord,
@@ -31,11 +36,8 @@ from service.ports.records import (
     GraphState,
     Json,
 )
-from service.ports.requests import Requests
 from service.ports.snapshots import PartialGraphs, Snapshots
 from service.ports.statements import StagingTables, Statements
-from service.ports.status import Status
-from service.ports.tokens import Tokens
 from service.ports.workers import Workers
 from service.protocol.barrier import Barrier
 from service.protocol.ids import (

@@ -1,14 +1,10 @@
-"""Read what only status pages show. No decision reads it. Part of `service.ports.meta_store`."""
+"""Describe what only status pages show. No decision reads it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
 
-from service.domain.job import Job, JobState
-from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
-from service.protocol.plan import VnodePosition
-from service.protocol.stage import Engine
+from service.protocol.ids import Epoch, FragmentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,42 +52,3 @@ class EngineWork:
 
     jobs: int
     rows: int
-
-
-class Status(Protocol):
-    """Queries of the status pages."""
-
-    async def jobs(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
-        """Return the oldest jobs in these states (None: all) with ids above `after`."""
-        ...
-
-    async def adaptive_limits(self, jobs: Collection[JobId]) -> Mapping[FragmentId, AutoLimit]:
-        """Return the state of the adaptive limits of these jobs' scans."""
-        ...
-
-    async def limit_changes(self, job: JobId, *, limit: int, before: int | None = None) -> Sequence[LimitChange]:
-        """Return the changes with ids below `before` of the limits of a job's scans, newest first."""
-        ...
-
-    async def backfill_order(self, job: JobId) -> Sequence[tuple[str, str]]:
-        """Return the backfill order of a job as edges (before, after) of relation names."""
-        ...
-
-    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
-        """Return the positions of a scan, even a finished one. A vnode without a position has not started."""
-        ...
-
-    async def unfinished_actors(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
-        """Return the unfinished actors of each job. Every given job is in the result."""
-        ...
-
-    async def engine_work(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[Engine, EngineWork]]:
-        """Return what each engine has done for each job. Every given job is in the result, with both engines."""
-        ...
-
-    async def lookups(self, jobs: Collection[JobId]) -> Mapping[FragmentId, Sequence[str]]:
-        """Return the relations that the stages of these jobs look up, once for each occurrence, in their order.
-
-        Hidden relations are not among them. A stage that looks nothing up is absent.
-        """
-        ...

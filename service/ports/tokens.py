@@ -1,9 +1,8 @@
-"""Store API tokens as hashes. Part of `service.ports.meta_store`."""
+"""Describe API tokens."""
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NewType, Protocol
+from typing import NewType
 
 from service.domain.roles import Role
 
@@ -38,27 +37,3 @@ class ApiToken:
     def valid(self, now: datetime) -> bool:
         """Whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
-
-
-class Tokens(Protocol):
-    """API tokens. Their secret parts are not stored."""
-
-    async def add(self, new: NewToken, sha256: bytes) -> ApiToken:
-        """Raises Conflict if an unrevoked token has the name."""
-        ...
-
-    async def called(self, wanted: Collection[TokenId]) -> Mapping[TokenId, ApiToken]: ...
-
-    async def page(self, *, after: int, limit: int) -> Sequence[ApiToken]:
-        """Return tokens with an id above `after`, oldest first, revoked ones included."""
-        ...
-
-    async def revoke(self, token: TokenId, *, now: datetime) -> ApiToken | None:
-        """Revoke a token and return it, or None if there is none. A revoked one keeps its time."""
-        ...
-
-    async def used(self, token: TokenId, *, now: datetime) -> None: ...
-
-    async def forget_older(self, than: datetime) -> None:
-        """Delete the tokens that were revoked, or expired, before `than`."""
-        ...

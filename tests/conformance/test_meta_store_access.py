@@ -1,4 +1,4 @@
-"""API tokens and the audit trail: the same on Postgres and in the fake."""
+"""API tokens and the audit trail."""
 
 from datetime import timedelta
 
@@ -9,8 +9,10 @@ from service.domain.roles import Role
 from service.ports.audit import Asker, AuditedCall, Outcome, itself
 from service.ports.meta_store import Stores
 from service.ports.tokens import NewToken, TokenId
+from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import NOW
 
+pytestmark = ON_POSTGRES
 SHA = b"x" * 32
 CI = NewToken("ci", Role.OPERATOR, "TIDEFILL_API_TOKEN", NOW, None)
 PAUSING = AuditedCall(NOW, "POST", "/v1/jobs/{job}/pause", "m", request_id="r", trace_id="0" * 32)

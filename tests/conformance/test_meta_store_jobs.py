@@ -17,6 +17,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, Job
 from service.protocol.plan import ActorPlan, Connector, FragmentKind, PositionState, ScanType, TableScanPlan
 from service.protocol.relation import RelationKind
 from service.protocol.vnodes import vnodes_of
+from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import (
     LEASE,
     NOW,
@@ -261,6 +262,7 @@ async def test_a_job_whose_relation_was_removed_is_not_among_those_kept(stores: 
         assert [job.id for job in await tx.jobs.where({JobState.FAILED}, kept=True)] == [created.id]
 
 
+@ON_POSTGRES
 async def test_jobs_come_in_pages(stores: Stores) -> None:
     async with stores.begin() as tx:
         first, second, third = [await tx.jobs.add(new_table(name), now=NOW) for name in "abc"]
@@ -386,6 +388,7 @@ async def test_a_scan_is_finished_once_all_its_actors_are(stores: Stores) -> Non
     assert finished == [False, True]
 
 
+@ON_POSTGRES
 async def test_who_has_not_finished(stores: Stores) -> None:
     table, view = await table_and_view(stores)
     scan = await scan_of(stores, view.id)
@@ -396,7 +399,10 @@ async def test_who_has_not_finished(stores: Stores) -> None:
         (writer,) = [actor.id for one in (await tx.plans.of([table.id]))[0].fragments for actor in one.actors]
         left = await tx.status.unfinished_actors([table.id, view.id])
         assert left == {table.id: [writer], view.id: sorted([first.id, second.id, *others])}
-        await tx.fragments.record([collected(10, report(first.id, scan.id, 1, finished=True))], now=NOW)
+        await tx.fragments.record(
+            [collected(10, report(first.id, scan.id, 1, done(0, rows=1), finished=True))], now=NOW
+        )
+        assert list((await tx.status.positions(scan.id)).values()) == [done(0, rows=1)]
         left = await tx.status.unfinished_actors([view.id])
         assert left == {view.id: sorted([second.id, *others])}
 
@@ -466,7 +472,6 @@ async def test_the_plan_of_a_finished_scan_leaves_its_positions_out_and_keeps_it
         assert [len(actor.positions) for actor in (await tx.plans.of([view.id]))[0].fragments[0].actors] == [4, 4]
         await tx.fragments.record([collected(20, *ended)], now=NOW)
         (plan,) = await tx.plans.of([view.id])
-        assert list((await tx.status.positions(scan.id)).values()) == read
         ids = await tx.actors.reserve(3)
         rescaled = [
             ActorPlan(id=one, vnodes=runs) for one, runs in zip(ids, (((0, 1),), ((2, 2),), ((3, 7),)), strict=True)

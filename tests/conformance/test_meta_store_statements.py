@@ -205,6 +205,7 @@ def analyze() -> Analyze:
     return Analyze(id=RequestId(0), upstream=relation("t"), query=QUERY, names=("id", "name"))
 
 
+@ON_POSTGRES
 async def test_a_question_is_handed_out_once_and_answered_once(stores: Stores) -> None:
     await running(stores)
     async with stores.begin() as tx:
@@ -227,6 +228,7 @@ async def test_a_question_is_handed_out_once_and_answered_once(stores: Stores) -
         assert await tx.requests.response(first) is None
 
 
+@ON_POSTGRES
 async def test_a_question_of_a_lost_worker_is_handed_out_again(stores: Stores) -> None:
     await running(stores)
     other = WorkerId("w-2")
@@ -241,6 +243,7 @@ async def test_a_question_of_a_lost_worker_is_handed_out_again(stores: Stores) -
     assert again.id == asked
 
 
+@ON_POSTGRES
 async def test_a_question_of_a_silent_worker_is_handed_out_again_to_some(stores: Stores) -> None:
     """I13: a worker that is not the graph's own is not given up when it ends, and kept its question for ever."""
     await running(stores)
@@ -263,6 +266,7 @@ async def test_a_question_of_a_silent_worker_is_handed_out_again_to_some(stores:
         assert await tx.requests.lost(asked, now=NOW + 99 * LEASE, lease=LEASE) is False
 
 
+@ON_POSTGRES
 async def test_a_question_that_a_live_worker_holds_for_long_is_shared_with_another(stores: Stores) -> None:
     await running(stores)
     other = WorkerId("w-2")
@@ -279,6 +283,7 @@ async def test_a_question_that_a_live_worker_holds_for_long_is_shared_with_anoth
         assert await tx.requests.claim(DATABASE_GRAPH, other, now=NOW + MINUTE, lease=LEASE) is not None
 
 
+@ON_POSTGRES
 async def test_questions_that_nobody_waits_for_are_forgotten(stores: Stores) -> None:
     await running(stores)
     async with stores.begin() as tx:

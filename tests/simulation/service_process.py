@@ -167,7 +167,8 @@ class SimulatedStores:
     place: Place
 
     def begin(self, term: Term | None = None, *, by: Asker | None = None) -> "_Begin":
-        return _Begin(self.stores, self.place, term, by)
+        del by
+        return _Begin(self.stores, self.place, term)
 
 
 @dataclass(slots=True)
@@ -175,7 +176,6 @@ class _Begin:
     stores: FakeStores
     place: Place
     term: Term | None
-    by: Asker | None = None
 
     async def __aenter__(self) -> Transaction:
         self.place.reach("meta store")
@@ -183,7 +183,7 @@ class _Begin:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         wrote = bool(self.stores.tables.journal)
-        self.stores.end(well=kind is None, by=self.by)
+        self.stores.end(well=kind is None)
         # Where nothing was done it makes no difference whether one hears of it.
         if wrote and kind is None:
             self.place.heard("meta store")

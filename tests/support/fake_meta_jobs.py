@@ -524,8 +524,6 @@ class FakeFragments:
                 if row := self.tables.relations.get(told.relation):
                     counted = replace(row, key_count=row.key_count + told.key_count_delta)
                     self.tables.relations.put(told.relation, counted)
-        for report in (report for answer in kept for report in answer.of(ActorReport)):
-            self._count_work(report)
         graphs = {answer.graph for answer in kept}
         mine = {
             fragment: self.tables.jobs[self.tables.fragments[fragment].job].job
@@ -551,12 +549,6 @@ class FakeFragments:
 
     def _receded(self, actor: str, fragment: FragmentId, rows: int, committed: int) -> Receded:
         return Receded(actor, fragment, rows, self.tables.fragments[fragment].job, committed)
-
-    def _count_work(self, report: ActorReport) -> None:
-        if report.engine is not None and report.fragment in self.tables.scans:
-            jobs, rows = self.tables.work.get((report.fragment, report.engine), (0, 0))
-            done = jobs + report.jobs, rows + report.snapshot_rows + report.upstream_rows
-            self.tables.work.put((report.fragment, report.engine), done)
 
     def _store(self, report: ActorReport) -> None:
         if report.positions:

@@ -1,7 +1,4 @@
-"""Graphs of snapshot jobs, limits and logical views of the meta store in memory; part of `fake_meta_store`.
-
-Nothing is adapted and no logical view is made in memory: whoever tries is told so.
-"""
+"""Graphs of snapshot jobs and limits of the meta store in memory; part of `fake_meta_store`. Nothing is adapted."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +7,9 @@ from datetime import datetime
 from service.domain.decoupled import FailedIndex
 from service.domain.job import JobState
 from service.ports.limits import AdaptedScan, Held, Look
-from service.ports.records import Command, LogicalView, NewLogicalView
+from service.ports.records import Command
 from service.ports.snapshots import Snapshot
-from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Pause, Resume, Stop
 from service.protocol.plan import ScanType
 from tests.support.fake_meta_tables import GraphRow, Tables, printable
@@ -211,32 +208,6 @@ class FakeLimits:
     async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
         del now
         assert not looks, _NOTHING_ADAPTED
-
-
-@dataclass(frozen=True, slots=True)
-class FakeLogicalViews:
-    tables: Tables
-
-    async def add(self, new: NewLogicalView) -> RelationId:
-        raise NotImplementedError(new.name)
-
-    async def named(self, name: str) -> LogicalView | None:
-        del name
-        return None
-
-    async def all(self) -> Sequence[LogicalView]:
-        return ()
-
-    async def hold(self, view: RelationId) -> LogicalView | None:
-        del view
-        return None
-
-    async def show(self, view: RelationId) -> None:
-        raise NotImplementedError(view)
-
-    async def reading(self, relation: RelationId) -> Sequence[LogicalView]:
-        del relation
-        return ()
 
 
 _NOTHING_ADAPTED = "nothing is adapted in memory"

@@ -1,4 +1,4 @@
-"""Statements, questions to workers and idempotency keys of the meta store in memory; part of `fake_meta_store`."""
+"""Statements and idempotency keys of the meta store in memory; part of `fake_meta_store`."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -8,12 +8,10 @@ from datetime import datetime, timedelta
 from service.domain.dml import SINGLY
 from service.domain.errors import Conflict
 from service.ports.records import Claim, Json, StoredStatement
-from service.ports.requests import REQUEST_TRIES_MAX
 from service.ports.statements import APPLIED_PARTLY, StagedStatement
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
-from service.protocol.ids import Epoch, GraphId, RelationId, RequestId, StatementId, WorkerId
-from service.protocol.request import Analyzed, Rejected, Request, Verified
-from tests.support.fake_meta_tables import KeyRow, RequestRow, StatementRow, Tables, printable
+from service.protocol.ids import Epoch, RelationId, StatementId
+from tests.support.fake_meta_tables import KeyRow, StatementRow, Tables, printable
 
 STATEMENTS_KEPT_FOR = timedelta(minutes=10)
 KEYS_KEPT_FOR = timedelta(hours=24)
@@ -142,51 +140,6 @@ class FakeStagingTables:
             for one, row in sorted(self.tables.statements.items())
             if row.stored.staged_rows is not None
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class FakeRequests:
-    tables: Tables
-
-    async def add(self, request: Request, graph: GraphId, *, now: datetime, hold: timedelta) -> RequestId:
-        one = RequestId(next(self.tables.ids))
-        self.tables.requests.put(one, RequestRow(graph, request.model_copy(update={"id": one}), now, hold))
-        return one
-
-    async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime, lease: timedelta) -> Request | None:
-        for one, row in sorted(self.tables.requests.items()):
-            held_long = row.claimed_at is not None and row.worker != worker and row.claimed_at + row.hold <= now
-            again = row.tries < REQUEST_TRIES_MAX and (self._away(row, now - lease) or held_long)
-            if row.graph == graph and row.response is None and (row.worker is None or again):
-                taken = replace(row, worker=worker, claimed_at=now, tries=row.tries + 1)
-                self.tables.requests.put(one, taken)
-                return row.request
-        return None
-
-    async def lost(self, request: RequestId, *, now: datetime, lease: timedelta) -> bool:
-        row = self.tables.requests.get(request)
-        unanswered = row is not None and row.response is None and row.tries >= REQUEST_TRIES_MAX
-        return row is not None and unanswered and self._away(row, now - lease)
-
-    def _away(self, row: RequestRow, silent_since: datetime) -> bool:
-        holder = None if row.worker is None else self.tables.workers[row.worker]
-        return holder is not None and (holder.given_up or holder.seen_at <= silent_since)
-
-    async def answer(self, response: Analyzed | Verified | Rejected) -> None:
-        row = self.tables.requests.get(response.id)
-        if row is not None and row.response is None:
-            self.tables.requests.put(response.id, replace(row, response=response))
-
-    async def response(self, request: RequestId) -> Analyzed | Verified | Rejected | None:
-        row = self.tables.requests.get(request)
-        return None if row is None else row.response
-
-    async def forget(self, request: RequestId) -> None:
-        self.tables.requests.take(request)
-
-    async def forget_older(self, than: datetime) -> None:
-        for one in [one for one, row in self.tables.requests.items() if row.asked_at < than]:
-            self.tables.requests.take(one)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,15 @@ from service.domain.decoupled import Decoupled, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState, needs_graph
 from service.domain.launching import OwnJob
+from service.meta_store.audit import Audit
+from service.meta_store.barriers.launches import Launches
+from service.meta_store.barriers.requests import Requests
+from service.meta_store.catalog.logical_views import LogicalViews
 from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
 from service.meta_store.sources.sources import Secrets, Sources
-from service.ports.audit import Asker, Outcome
+from service.meta_store.status import Status
+from service.meta_store.tokens import Tokens
+from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import DISCREET_EVENTS, BarrierRecord, Command, Event, GraphState, Json, WorkerRecord
 from service.ports.workers import FORGOTTEN_AFTER
@@ -28,7 +34,6 @@ from service.protocol.dml import InsertStaged
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation, Resume, Stop
 from service.protocol.report import Collected, Failed
-from tests.support.fake_meta_access import FakeAudit, FakeTokens, record
 from tests.support.fake_meta_indexes import FakeNamedIndexes, FakeStoredIndexes
 from tests.support.fake_meta_jobs import (
     FakeActors,
@@ -42,10 +47,8 @@ from tests.support.fake_meta_jobs import (
     FakeRescaling,
     FakeVisibility,
 )
-from tests.support.fake_meta_launches import FakeLaunches
-from tests.support.fake_meta_snapshots import FakeLimits, FakeLogicalViews, FakePartialGraphs, FakeSnapshots
-from tests.support.fake_meta_statements import FakeKeys, FakeRequests, FakeStagingTables, FakeStatements
-from tests.support.fake_meta_status import FakeStatus
+from tests.support.fake_meta_snapshots import FakeLimits, FakePartialGraphs, FakeSnapshots
+from tests.support.fake_meta_statements import FakeKeys, FakeStagingTables, FakeStatements
 from tests.support.fake_meta_tables import (
     BarrierRow,
     GraphRow,
@@ -471,9 +474,7 @@ class FakeWorkers:
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
         row = self.tables.workers.get(registration.worker)
-        launch = self.tables.launches.get(registration.worker)
-        over = (row is not None and row.given_up) or (launch is not None and launch.end is not None)
-        if registration.graph not in self.tables.graphs or over:
+        if registration.graph not in self.tables.graphs or (row is not None and row.given_up):
             raise Stale
         row = WorkerRow(registration, now, now) if row is None else replace(row, seen_at=now)
         self.tables.workers.put(registration.worker, row)
@@ -598,7 +599,7 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         catalog=FakeCatalog(tables),
         cleanups=FakeCleanups(tables),
         visibility=FakeVisibility(tables),
-        views=FakeLogicalViews(tables),
+        views=LogicalViews(_EMPTY),
         indexes=FakeNamedIndexes(tables),
         stored_indexes=FakeStoredIndexes(tables),
         jobs=FakeJobs(tables),
@@ -619,14 +620,14 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         statements=FakeStatements(tables),
         staging_tables=FakeStagingTables(tables),
         workers=FakeWorkers(tables),
-        launches=FakeLaunches(tables),
-        requests=FakeRequests(tables),
-        status=FakeStatus(tables),
+        launches=Launches(_EMPTY),
+        requests=Requests(_EMPTY),
+        status=Status(_EMPTY),
         events=FakeEvents(tables),
         parameters=FakeParameters(tables),
         keys=FakeKeys(tables),
-        tokens=FakeTokens(tables),
-        audit=FakeAudit(tables),
+        tokens=Tokens(_EMPTY),
+        audit=Audit(_EMPTY),
     )
 
 
@@ -650,7 +651,8 @@ class FakeStores:
 
     def begin(self, term: Term | None = None, *, by: Asker | None = None) -> "FakeBegin":
         """One transaction at a time, so that what its term allows cannot change before it ends."""
-        return FakeBegin(self, term, by)
+        del by
+        return FakeBegin(self, term)
 
     async def enter(self, term: Term | None) -> Transaction:
         """Open the transaction."""
@@ -660,11 +662,9 @@ class FakeStores:
             raise Deposed(term)
         return self._transaction
 
-    def end(self, *, well: bool, by: Asker | None = None) -> None:
+    def end(self, *, well: bool) -> None:
         """Commit, or take everything back."""
         journal = self.tables.journal
-        if well and by is not None and by.call is not None:
-            record(self.tables, by, Outcome.ACCEPTED)
         try:
             if well and journal:
                 self.committed(journal)
@@ -681,10 +681,9 @@ class FakeBegin:
 
     stores: FakeStores
     term: Term | None
-    by: Asker | None = None
 
     async def __aenter__(self) -> Transaction:
         return await self.stores.enter(self.term)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.stores.end(well=kind is None, by=self.by)
+        self.stores.end(well=kind is None)

@@ -6,7 +6,7 @@ nothing to isolate; what row locks decide between two that overlap is the real s
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -14,13 +14,10 @@ from service.domain.barrier import GraphStatus
 from service.domain.decoupled import FailedIndex, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.job import TERMINAL, Job, JobState
-from service.domain.launching import Launch
 from service.domain.order import Order
-from service.ports.audit import AuditEntry
 from service.ports.indexes import NamedIndex, StoredIndex
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
 from service.ports.snapshots import Snapshot
-from service.ports.tokens import ApiToken, TokenId
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
 from service.protocol.dml import StatementResult
@@ -35,7 +32,6 @@ from service.protocol.ids import (
     GraphId,
     JobId,
     RelationId,
-    RequestId,
     StatementId,
     Term,
     Vnode,
@@ -44,8 +40,7 @@ from service.protocol.ids import (
 from service.protocol.plan import Connector, FragmentKind, Query, ScanType, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
-from service.protocol.request import Analyzed, Rejected, Request, Verified
-from service.protocol.stage import Engine, LookupIndex, Stage
+from service.protocol.stage import LookupIndex, Stage
 from service.protocol.vnodes import Runs
 
 K = TypeVar("K")
@@ -215,18 +210,6 @@ class WorkerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRow:
-    graph: GraphId
-    request: Request
-    asked_at: datetime
-    hold: timedelta
-    worker: WorkerId | None = None
-    claimed_at: datetime | None = None
-    tries: int = 0
-    response: Analyzed | Verified | Rejected | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class StatementRow:
     """`staging`: it has a staging table that was not dropped yet."""
 
@@ -278,20 +261,13 @@ class Tables:
         self.actors = Table[ActorId, ActorRow](journal)
         self.positions = Table[FragmentId, Mapping[Vnode, VnodePosition]](journal)
         self.scans = Table[FragmentId, ScanRow](journal)
-        self.work = Table[tuple[FragmentId, Engine], tuple[int, int]](journal)
-        """The jobs and rows of each engine."""
         self.workers = Table[WorkerId, WorkerRow](journal)
-        self.launches = Table[WorkerId, Launch](journal)
-        self.requests = Table[RequestId, RequestRow](journal)
         self.statements = Table[StatementId, StatementRow](journal)
         self.finished_statements = Table[StatementId, StatementRow](journal)
         self.events = Table[int, Event](journal)
         self.parameters = Table[str, str](journal)
         self.secrets = Table[str, str](journal)
         self.keys = Table[str, KeyRow](journal)
-        self.tokens = Table[TokenId, ApiToken](journal)
-        self.audit = Table[int, tuple[AuditEntry, bool]](journal)
-        """Each entry, and whether it is discreet."""
         self.ids = count(1)
         """One sequence for all: like the real ones, it does not go back with a transaction."""
         self.lease[None] = LeaseRow()

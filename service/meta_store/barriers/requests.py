@@ -16,19 +16,26 @@ from service.protocol.ids import GraphId, RequestId, WorkerId
 from service.protocol.request import REQUEST, RESPONSE, Analyzed, Rejected, Request, Verified
 
 
-class PostgresRequests(OnConnection):
-    """See `service.ports.requests.Requests`."""
+class Requests(OnConnection):
+    """Requests to workers, which are independent of barriers."""
 
     async def add(self, request: Request, graph: GraphId, *, now: datetime, hold: timedelta) -> RequestId:
+        """Store a request, whose id is assigned here. After `hold` without an answer another worker gets it too."""
         new = insert(requests).values(graph=graph, body=stored(request), asked_at=now, hold=hold)
         return RequestId((await self._connection.execute(new.returning(requests.c.id))).scalar_one())
 
     async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime, lease: timedelta) -> Request | None:
+        """Return the oldest request for a worker and record that it has it.
+
+        The request is new, or its worker was evicted or has been silent for `lease`, or another worker has had it for
+        too long. At most `REQUEST_TRIES_MAX` workers get it.
+        """
         values = {"of_graph": graph, "by": worker, "now": now, "silent_since": now - lease}
         row = (await self._connection.execute(_CLAIM, values)).first()
         return None if row is None else REQUEST.validate_json(row.body).model_copy(update={"id": RequestId(row.id)})
 
     async def lost(self, request: RequestId, *, now: datetime, lease: timedelta) -> bool:
+        """Whether the last worker that may get the request was evicted or has been silent for `lease`."""
         found = await self._connection.execute(_LOST, {"request": request, "silent_since": now - lease})
         return found.first() is not None
 

@@ -15,10 +15,14 @@ from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
 
 
-class PostgresLogicalViews(OnConnection):
-    """See `service.ports.catalog.LogicalViews`."""
+class LogicalViews(OnConnection):
+    """The logical views of the catalog. `Catalog.remove` also frees their names."""
 
     async def add(self, new: NewLogicalView) -> RelationId:
+        """Store a view that is not visible yet, and lock the relations that it reads until the transaction ends.
+
+        Raises Conflict if the name is taken or if one of these relations is being dropped.
+        """
         await hold_read(self._connection, new.reads)
         # A logical view stores no rows, so its number of vnodes has no meaning.
         view = await add_relation(
@@ -41,14 +45,17 @@ class PostgresLogicalViews(OnConnection):
         return await self._read()
 
     async def hold(self, view: RelationId) -> LogicalView | None:
+        """Lock the view's row until the transaction ends, so that no other call drops it, and return the view."""
         held = select(relations.c.id).where(relations.c.id == view).with_for_update(key_share=True)
         await self._connection.execute(held)
         return next(iter(await self._read(relations.c.id == view)), None)
 
     async def show(self, view: RelationId) -> None:
+        """Record that the view exists in the state store and is readable."""
         await self._connection.execute(update(relations).where(relations.c.id == view).values(shown=True))
 
     async def reading(self, relation: RelationId) -> Sequence[LogicalView]:
+        """Return the views that read a relation directly."""
         readers = select(view_reference.c.reader).where(view_reference.c.relation == relation)
         return await self._read(relations.c.id.in_(readers))
 

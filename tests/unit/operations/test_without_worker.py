@@ -10,20 +10,18 @@ from service.operations.statements import dispatch
 from service.operations.verify import worker_rpc
 from tests.support.fake_meta_store import FakeStores
 from tests.support.http import StillClock, world_of
-from tests.support.meta_store import A_TEST, QUERY, add_created, new_table
+from tests.support.meta_store import A_TEST, QUERY, add_created, new_table, relation, stores_on
 
 
-async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once() -> None:
-    stores = FakeStores(StillClock().now)
-    async with stores.begin() as tx:
-        table = await add_created(tx, new_table("t"))
-        plan = (await tx.plans.of([table.id]))[0].relation
-    alone, launching = world_of(stores), world_of(stores, own_workers=True)
-    with pytest.raises(Unavailable, match="no worker is alive, and this service starts none"):
-        await worker_rpc.analyze(alone, plan, QUERY, ("id",))
-    assert alone.clock.monotonic() == 0
-    with pytest.raises(Unavailable, match="no worker is alive: try again when one is"):
-        await worker_rpc.analyze(launching, plan, QUERY, ("id",))
+@pytest.mark.postgres
+async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once(database_url: str) -> None:
+    async with stores_on(database_url) as (stores, _):
+        alone, launching = world_of(stores), world_of(stores, own_workers=True)
+        with pytest.raises(Unavailable, match="no worker is alive, and this service starts none"):
+            await worker_rpc.analyze(alone, relation("t"), QUERY, ("id",))
+        assert alone.clock.monotonic() == 0
+        with pytest.raises(Unavailable, match="no worker is alive: try again when one is"):
+            await worker_rpc.analyze(launching, relation("t"), QUERY, ("id",))
     assert launching.clock.monotonic() == launching.request_deadline.total_seconds()
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import pytest
 from pydantic import SecretStr
 
 from service.api.settings import ApiSettings
-from tests.support.fake_meta_store import FakeStores
+from service.meta_store.stores import PostgresStores
 from tests.support.http import WORKER_TOKEN, StillClock, doors, refused
-from tests.support.meta_store import NOW
 
+pytestmark = pytest.mark.postgres
 ROOT = "the root's own"
 CLOSED = ApiSettings(worker_token=SecretStr(WORKER_TOKEN), api_token=SecretStr(ROOT))
 
@@ -23,7 +24,7 @@ class Tenants:
     """Closed doors. A held call is in progress, because the rest of its body has yet to come."""
 
     http: httpx.AsyncClient
-    stores: FakeStores
+    stores: PostgresStores
     clock: StillClock
     arrived: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     rest: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,14 +54,14 @@ class Tenants:
 
 
 @asynccontextmanager
-async def tenants() -> AsyncGenerator[Tenants]:
-    stores, clock = FakeStores(lambda: NOW), StillClock()
+async def tenants(stores: PostgresStores) -> AsyncGenerator[Tenants]:
+    clock = StillClock()
     async with doors(stores, settings=CLOSED, clock=clock) as http:
         yield Tenants(http, stores, clock)
 
 
-async def test_calls_beyond_the_quota_are_refused_and_nobody_elses() -> None:
-    async with tenants() as these:
+async def test_calls_beyond_the_quota_are_refused_and_nobody_elses(stores: PostgresStores) -> None:
+    async with tenants(stores) as these:
         a, b = await these.token("a", "operator"), await these.token("b", "operator")
         viewer = await these.token("v", "viewer")
         first = await these.hold(a)
@@ -83,8 +84,8 @@ async def test_calls_beyond_the_quota_are_refused_and_nobody_elses() -> None:
         assert (await these.call(a, "GET", "/v1/jobs")).status_code == 200
 
 
-async def test_a_quota_that_another_service_set_counts_within_seconds() -> None:
-    async with tenants() as these:
+async def test_a_quota_that_another_service_set_counts_within_seconds(stores: PostgresStores) -> None:
+    async with tenants(stores) as these:
         viewer = await these.token("v", "viewer")
         held = await these.hold(viewer)
         async with these.stores.begin() as tx:
