@@ -23,7 +23,7 @@ from service.meta_store.events import PostgresEvents
 from service.meta_store.jobs.actors import PostgresActors
 from service.meta_store.jobs.fragments import PostgresFragments
 from service.meta_store.jobs.jobs import PostgresFailures, PostgresJobs
-from service.meta_store.jobs.limits import PostgresLimits
+from service.meta_store.jobs.limits import Adaptations, PostgresLimits
 from service.meta_store.jobs.partial_graphs import PostgresPartialGraphs
 from service.meta_store.jobs.plans import PostgresPlans
 from service.meta_store.jobs.queue import PostgresJobQueue
@@ -61,6 +61,7 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         actors=PostgresActors(connection),
         rescaling=PostgresRescaling(connection),
         limits=PostgresLimits(connection),
+        adaptations=Adaptations(connection),
         partial_graphs=PostgresPartialGraphs(connection),
         snapshots=PostgresSnapshots(connection),
         sources=Sources(connection),

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from service.domain.adaptive import Adaptation, Move, Reading, Signal
-from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId
+from service.protocol.ids import ActorId, Epoch, FragmentId, JobId
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Look:
 
 
 class Limits(Protocol):
-    """The limits of scans. The leader adapts the adaptive ones, from the state stored here."""
+    """The limits of scans."""
 
     async def put(
         self,
@@ -89,20 +89,4 @@ class Limits(Protocol):
 
     async def unpause(self, fragments: Collection[FragmentId]) -> None:
         """Delete the stored limits of a pause, because another limit was requested for these scans."""
-        ...
-
-    async def graphs(self) -> Sequence[GraphId]:
-        """Return the graphs with scans that have an adaptive limit."""
-        ...
-
-    async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
-        """Return the scans that read now under an adaptive limit.
-
-        With `hold` their rows are locked until the transaction ends, and rows that another transaction has locked are
-        skipped.
-        """
-        ...
-
-    async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
-        """Store the state of these adaptations and the requested changes. Only the newest changes are kept."""
         ...

@@ -18,6 +18,7 @@ from service.meta_store.audit import Audit
 from service.meta_store.barriers.launches import Launches
 from service.meta_store.barriers.requests import Requests
 from service.meta_store.catalog.logical_views import LogicalViews
+from service.meta_store.jobs.limits import Adaptations
 from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
 from service.meta_store.sources.sources import Secrets, Sources
 from service.meta_store.status import Status
@@ -253,6 +254,7 @@ class Transaction:
     actors: Actors
     rescaling: Rescaling
     limits: Limits
+    adaptations: Adaptations
     partial_graphs: PartialGraphs
     snapshots: Snapshots
     sources: Sources

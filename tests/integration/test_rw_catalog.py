@@ -234,10 +234,10 @@ async def test_a_limit_that_is_adapted_shows_its_number_and_how_it_came_there(op
         await tx.limits.put({scan.id: 1000}, auto=[scan.id], epoch=Epoch(5))
         await tx.fragments.record([collected(10, keys={table.relation: 3})], now=NOW)
         await tx.fragments.record([collected(20, report(scan.actors[0].id, scan.id, 2))], now=NOW)
-        (adapted,) = await tx.limits.adapted(DATABASE_GRAPH)
+        (adapted,) = await tx.adaptations.adapted(DATABASE_GRAPH)
         after = Adaptation(700.0, 700.0, falling=True)
         look = Look(adapted, after, Epoch(20), Move.LOWERED, Signal.SQL_PROBE, "the query gave false", (), asked=700)
-        await tx.limits.record([look], now=NOW)
+        await tx.adaptations.record([look], now=NOW)
     state = "select * from rw_catalog.rw_backfill_auto_limit"
     expected = {
         "fragment_id": scan.id,

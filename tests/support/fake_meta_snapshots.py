@@ -2,11 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from service.domain.decoupled import FailedIndex
 from service.domain.job import JobState
-from service.ports.limits import AdaptedScan, Held, Look
+from service.ports.limits import Held
 from service.ports.records import Command
 from service.ports.snapshots import Snapshot
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId
@@ -176,7 +175,7 @@ class FakeLimits:
         epoch: Epoch,
         by: str | None = None,
     ) -> None:
-        assert not auto, _NOTHING_ADAPTED
+        assert not auto, "nothing is adapted in memory"
         for one, limit in limits.items():
             if row := self.tables.fragments.get(one):
                 self.tables.fragments.put(one, replace(row, rate_limit=limit, limit_epoch=epoch, limit_by=by))
@@ -197,17 +196,3 @@ class FakeLimits:
         for one in fragments:
             if row := self.tables.fragments.get(one):
                 self.tables.fragments.put(one, replace(row, paused=False, resumes_at=None))
-
-    async def graphs(self) -> Sequence[GraphId]:
-        return ()
-
-    async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
-        del graph, hold
-        return ()
-
-    async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
-        del now
-        assert not looks, _NOTHING_ADAPTED
-
-
-_NOTHING_ADAPTED = "nothing is adapted in memory"

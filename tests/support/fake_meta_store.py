@@ -20,6 +20,7 @@ from service.meta_store.audit import Audit
 from service.meta_store.barriers.launches import Launches
 from service.meta_store.barriers.requests import Requests
 from service.meta_store.catalog.logical_views import LogicalViews
+from service.meta_store.jobs.limits import Adaptations
 from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
 from service.meta_store.sources.sources import Secrets, Sources
 from service.meta_store.status import Status
@@ -610,6 +611,7 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         actors=FakeActors(tables),
         rescaling=FakeRescaling(tables),
         limits=FakeLimits(tables),
+        adaptations=Adaptations(_EMPTY),
         partial_graphs=FakePartialGraphs(tables),
         snapshots=FakeSnapshots(tables),
         sources=Sources(_EMPTY),

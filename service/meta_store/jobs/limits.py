@@ -74,33 +74,6 @@ class PostgresLimits(OnConnection):
         held = and_(among(fragment.c.id, fragments), fragment.c.held_limit.is_not(None))
         await self._connection.execute(update(fragment).where(held).values(held_limit=None))
 
-    async def graphs(self) -> Sequence[GraphId]:
-        found = select(job.c.graph).join(fragment, fragment.c.job == job.c.id).where(fragment.c.auto)
-        rows = await self._connection.execute(found.distinct().order_by(job.c.graph))
-        return [GraphId(one) for one in rows.scalars()]
-
-    async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
-        found = _ADAPTED.where(job.c.graph == graph)
-        if hold:
-            free = select(fragment.c.id).where(fragment.c.auto).with_for_update(key_share=True, skip_locked=True)
-            held = (await self._connection.execute(free)).scalars()
-            found = found.where(among(fragment.c.id, held))
-        rows = (await self._connection.execute(found)).all()
-        actors = await read_actors(self._connection, [row.id for row in rows]) if rows else {}
-        return [_adapted(row, actors[row.id]) for row in rows]
-
-    async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
-        if not looks:
-            return
-        new = upsert(adaptive_limit).values([_state(look, now) for look in looks])
-        replaced = {column.name: new.excluded[column.name] for column in adaptive_limit.c if column.name != "fragment"}
-        await self._connection.execute(new.on_conflict_do_update(index_elements=["fragment"], set_=replaced))
-        changes = [_change(look, now) for look in looks if look.asked is not None]
-        if changes:
-            await self._connection.execute(insert(limit_change).values(changes))
-            for change in changes:
-                await self._trim(change["fragment"])
-
     async def _begin(self, limits: Mapping[FragmentId, int], epoch: Epoch) -> None:
         rows = [{"fragment": one, "present": float(limit), "since": epoch} for one, limit in limits.items()]
         columns = adaptive_limit.c
@@ -127,6 +100,44 @@ class PostgresLimits(OnConnection):
             among(limit_change.c.fragment, limits),
         )
         await self._connection.execute(effective.values(epoch=epoch))
+
+
+class Adaptations(OnConnection):
+    """The adaptive limits of scans. The leader adapts them, from the state stored here."""
+
+    async def graphs(self) -> Sequence[GraphId]:
+        """Return the graphs with scans that have an adaptive limit."""
+        found = select(job.c.graph).join(fragment, fragment.c.job == job.c.id).where(fragment.c.auto)
+        rows = await self._connection.execute(found.distinct().order_by(job.c.graph))
+        return [GraphId(one) for one in rows.scalars()]
+
+    async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
+        """Return the scans that read now under an adaptive limit.
+
+        With `hold` their rows are locked until the transaction ends, and rows that another transaction has locked are
+        skipped.
+        """
+        found = _ADAPTED.where(job.c.graph == graph)
+        if hold:
+            free = select(fragment.c.id).where(fragment.c.auto).with_for_update(key_share=True, skip_locked=True)
+            held = (await self._connection.execute(free)).scalars()
+            found = found.where(among(fragment.c.id, held))
+        rows = (await self._connection.execute(found)).all()
+        actors = await read_actors(self._connection, [row.id for row in rows]) if rows else {}
+        return [_adapted(row, actors[row.id]) for row in rows]
+
+    async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
+        """Store the state of these adaptations and the requested changes. Only the newest changes are kept."""
+        if not looks:
+            return
+        new = upsert(adaptive_limit).values([_state(look, now) for look in looks])
+        replaced = {column.name: new.excluded[column.name] for column in adaptive_limit.c if column.name != "fragment"}
+        await self._connection.execute(new.on_conflict_do_update(index_elements=["fragment"], set_=replaced))
+        changes = [_change(look, now) for look in looks if look.asked is not None]
+        if changes:
+            await self._connection.execute(insert(limit_change).values(changes))
+            for change in changes:
+                await self._trim(change["fragment"])
 
     async def _trim(self, one: FragmentId) -> None:
         mine = select(limit_change.c.id).where(limit_change.c.fragment == one)

@@ -47,7 +47,7 @@ log = logger("adaptive")
 async def graphs(world: World) -> Sequence[GraphId]:
     """Return the graphs with adaptive limits. Raises Unavailable."""
     async with world.stores.begin() as tx:
-        return await tx.limits.graphs()
+        return await tx.adaptations.graphs()
 
 
 @retried
@@ -57,7 +57,7 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
     Raises Deposed, Unavailable.
     """
     async with world.stores.begin() as tx:
-        scans = await tx.limits.adapted(graph)
+        scans = await tx.adaptations.adapted(graph)
         if not scans:
             return 0
         # A backfill in any graph must not delay the database graph, so its barriers are measured.
@@ -141,7 +141,7 @@ async def _looks(tx: Transaction, graph: GraphId, circumstances: _Circumstances)
 
     The locks serialise this with concurrent changes of the limits.
     """
-    scans = await tx.limits.adapted(graph, hold=True)
+    scans = await tx.adaptations.adapted(graph, hold=True)
     changing = await throttled(tx)
     scale = scale_of([_adaptation(scan) for scan in scans])
     return [
@@ -152,7 +152,7 @@ async def _looks(tx: Transaction, graph: GraphId, circumstances: _Circumstances)
 
 
 async def _ask(tx: Transaction, graph: GraphId, looks: Sequence[Look], *, now: datetime) -> None:
-    await tx.limits.record(looks, now=now)
+    await tx.adaptations.record(looks, now=now)
     limits: dict[FragmentId, int | None] = {look.scan.fragment: look.asked for look in looks if look.asked is not None}
     if not limits:
         return

@@ -465,9 +465,9 @@ async def test_the_history_of_a_limit_is_read_page_by_page(http: httpx.AsyncClie
         scan = (await tx.fragments.scans([view["id"]]))[view["id"]][0].fragment
         await tx.limits.put({scan: START}, auto=[scan], epoch=Epoch(20))
         for asked in range(1, 6):
-            (adapted,) = await tx.limits.adapted(DATABASE_GRAPH)
+            (adapted,) = await tx.adaptations.adapted(DATABASE_GRAPH)
             look = Look(adapted, Adaptation(asked), Epoch(20), Move.LOWERED, None, "a test", (), asked=asked)
-            await tx.limits.record([look], now=NOW)
+            await tx.adaptations.record([look], now=NOW)
     seen: list[int] = []
     page = (await http.get(f"/v1/jobs/{view['id']}/limit-history?limit=2")).json()
     while True:

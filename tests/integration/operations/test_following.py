@@ -412,7 +412,7 @@ async def test_no_limit_is_adapted_of_what_follows_no_longer(here: Following) ->
         here.actors = [ActorReport(actor=fragment.actors[0].id, fragment=fragment.id, rows=10)]
         await here.barrier()
         async with here.world.stores.begin() as tx:
-            adapted.append([one.fragment for one in await tx.limits.adapted(DATABASE_GRAPH)])
+            adapted.append([one.fragment for one in await tx.adaptations.adapted(DATABASE_GRAPH)])
     assert adapted == [[fragment.id], []]
 
 
