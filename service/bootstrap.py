@@ -43,15 +43,15 @@ from service.loops.watchdog import watch
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
 from service.meta_store.notifications import PostgresNotifications
-from service.meta_store.secrets import remembered
+from service.meta_store.parameters import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.status.readiness import Readiness
 from service.operations.upkeep.cluster import Supervision
 from service.operations.world import World, load_turns
 from service.parsing.pool import ParserProcesses
 from service.pools import Pools, open_pools
-from service.ports.bearers import Bearers
 from service.ports.state_store import Reader
+from service.ports.tokens import Bearers
 from service.probes.http import HttpxProbe
 from service.serving.comparing import PostgresFollowedRows
 from service.serving.fencing import PostgresFences

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.domain.sessions import SessionLimits
-from service.meta_store.secrets import remembered
+from service.meta_store.parameters import remembered
 from service.ports.read_logins import ReadPlace
 from service.serving.connections import Pool, open_pool
 from service.serving.preparation import prepare, prepare_catalog_reader

@@ -33,7 +33,7 @@ from service.api.settings import ApiSettings
 from service.api.tracing import Traced
 from service.api.uploads import Uploads
 from service.operations.world import World
-from service.ports.bearers import Bearers
+from service.ports.tokens import Bearers
 from service.telemetry.traces import Traces
 
 VERSION = "0.1.0"

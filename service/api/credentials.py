@@ -17,7 +17,7 @@ from service.domain.roles import Role
 from service.operations import tokens
 from service.operations.world import World
 from service.ports.audit import Asker
-from service.ports.bearers import Bearers
+from service.ports.tokens import Bearers
 
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """No route reads the bodies of these calls, some of which need no credentials."""

@@ -1,15 +1,16 @@
-"""Commands about who may call the service and who did: API tokens, and the audit trail."""
+"""Commands about who may call the service and who did: API tokens, the audit trail, and `psql` with a login to read."""
 
+import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
 from service.cli import output
-from service.cli.client import DEFAULT_URL, ExitCode, Service, connected
-from service.cli.options import Json, Token, Url
+from service.cli.client import DEFAULT_URL, ExitCode, Json, Service, Token, Url, connected
 
 commands = typer.Typer()
 tokens = typer.Typer(help="Make, list and revoke API tokens. Needs the role admin.", no_args_is_help=True)
@@ -104,6 +105,40 @@ def _called(service: Service, name: str) -> int:
         output.complain({"detail": f'there is no token "{name}" that is not revoked'})
         raise typer.Exit(ExitCode.REFUSED)
     return int(found[0])
+
+
+@commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def psql(
+    context: typer.Context,
+    *,
+    dsn: Annotated[
+        bool, typer.Option("--dsn", "--print", help="Print the connection string with its password, and run nothing")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+) -> None:
+    """Open psql with a login that can read tables and views, but not write. Further arguments go to psql."""
+    with connected(url, token) as service:
+        login = service.get("/v1/read-login", password=True)
+    if dsn:
+        output.say(login["dsn"])
+        return
+    _run_psql(login, context.args)
+
+
+def _run_psql(login: Mapping[str, Any], arguments: Sequence[str]) -> NoReturn:
+    """Replace this process by `psql`. The password goes through the environment, which other users of this machine
+    cannot see.
+    """
+    program = shutil.which("psql")
+    if program is None:
+        output.complain(
+            {"detail": "psql is not installed; `tidefill psql --dsn` prints what any other client of Postgres needs"}
+        )
+        raise typer.Exit(ExitCode.USAGE)
+    places = {"PGHOST": login["host"], "PGPORT": str(login["port"]), "PGDATABASE": login["database"]}
+    secrets = {"PGUSER": login["user"], "PGPASSWORD": login["password"]}
+    os.execve(program, [program, *arguments], {**os.environ, **places, **secrets})  # noqa: S606 - no shell
 
 
 def _seconds(text: str) -> int:

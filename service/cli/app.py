@@ -15,10 +15,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from service.cli import access, detail, inspection, loading, output, watching
-from service.cli.client import DEFAULT_URL, ExitCode, Service, connected
+from service.cli.client import DEFAULT_URL, ExitCode, Job, Json, OneJob, Service, Token, Url, connected
 from service.cli.live import Live
-from service.cli.options import Job, Json, OneJob, Token, Url
-from service.cli.psql import run as run_psql
 from service.cli.statement_runner import StatementRunner, exit_code_of
 
 app = typer.Typer(
@@ -315,25 +313,6 @@ def verify(
     else:
         _show_verification(job, found)
     raise typer.Exit(exit_code_of(found))
-
-
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def psql(
-    context: typer.Context,
-    *,
-    dsn: Annotated[
-        bool, typer.Option("--dsn", "--print", help="Print the connection string with its password, and run nothing")
-    ] = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-) -> None:
-    """Open psql with a login that can read tables and views, but not write. Further arguments go to psql."""
-    with connected(url, token) as service:
-        login = service.get("/v1/read-login", password=True)
-    if dsn:
-        output.say(login["dsn"])
-        return
-    run_psql(login, context.args)
 
 
 def main() -> None:

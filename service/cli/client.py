@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from urllib.parse import quote
 
 import typer
@@ -18,6 +18,13 @@ from service.cli.output import complain
 if TYPE_CHECKING:
     import httpx
 
+Url = Annotated[str, typer.Option("--url", envvar="TIDEFILL_URL", help="Where the service is")]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="TIDEFILL_API_TOKEN", help="The API token", show_envvar=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts")]
+Job = Annotated[str, typer.Argument(help="A job's id, or the name of what it creates", metavar="JOB")]
+OneJob = Annotated[str | None, typer.Argument(help="Only this job (id or name)", metavar="[JOB]")]
 DEFAULT_URL: Final = "http://127.0.0.1:8700"
 _CONNECT_SECONDS: Final = 10.0
 """Only connecting and sending have a limit: a foreground CREATE answers when it is done, however long it takes."""

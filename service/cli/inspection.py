@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from service.cli import output
-from service.cli.client import DEFAULT_URL, CutError, ExitCode, Service, connected
-from service.cli.options import Json, Token, Url
+from service.cli.client import DEFAULT_URL, CutError, ExitCode, Json, Service, Token, Url, connected
 
 commands = typer.Typer()
 _RECONNECT_SECONDS: Final = 0.5

@@ -12,9 +12,8 @@ from urllib.parse import quote
 import typer
 
 from service.cli import output, watching
-from service.cli.client import DEFAULT_URL, Service, connected
+from service.cli.client import DEFAULT_URL, Json, Service, Token, Url, connected
 from service.cli.live import Live
-from service.cli.options import Json, Token, Url
 from service.protocol.quoting import quoted
 
 commands = typer.Typer()

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from service.domain.backoff import GRAPHS
 from service.domain.decoupled import Decoupled
-from service.domain.retry import backoff
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import Epoch, Generation, GraphId, WorkerId
 from service.protocol.report import Failed
@@ -305,7 +305,7 @@ def _start(view: GraphView, now: datetime) -> Effect:
         return ApplyStops()
     if not view.alive:
         return Wait(None, "no worker is alive")
-    due = _later(view.recovering_since, backoff(view.attempts), now)
+    due = _later(view.recovering_since, GRAPHS.after(view.attempts), now)
     if now < due:
         return Wait(due, "backing off after a failed start")
     staying = (view.alive - view.leaving) or view.alive

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from service.domain.restarts import Restarts
+from service.domain.backoff import Restarts
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
 
 LEAVING: Final = "leaving"

@@ -1,8 +1,8 @@
-"""Remember for a short time what was read, also that there was nothing."""
+"""Remember for a short time what was read, also that there was nothing, or that something has happened."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -30,6 +30,17 @@ class Remembered(Generic[K, V]):
             del self.kept[next(iter(self.kept))]
         self.kept[key] = value, now
 
+    def due(self, key: K, *, now: float) -> bool:
+        """Return whether nothing is remembered of the key, and if so remember it: it may happen now."""
+        known, _ = self.of(key, now=now)
+        if not known:
+            self.keep(key, None, now=now)
+        return not known
+
     def forget(self, key: K) -> None:
-        """Have the key read anew."""
+        """Have the key read anew, or due at once."""
         self.kept.pop(key, None)
+
+
+Spaced: TypeAlias = Remembered[Hashable, None]
+"""What may happen at most once in `seconds` for each key. A forgotten key comes early."""

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from service.domain.backoff import GRAPHS
 from service.domain.barrier import GraphStatus, GraphView, Pace
 from service.domain.decoupled import OwnWorker
 from service.domain.job import Job, JobState, queued_at
 from service.domain.launching import Launch
 from service.domain.progress import ScanProgress, follows_unread, held_outside
-from service.domain.retry import backoff
 
 OVERDUE_INTERVALS: Final = 2
 """A healthy barrier is published within two intervals."""
@@ -109,7 +109,7 @@ def _of_graph(job: Job, around: Around, now: datetime) -> Waiting | None:
         return _without_worker(own, graph.recovering_since or job.state_since, around)
     if graph.status is GraphStatus.WAITING:
         since = graph.recovering_since
-        due = None if since is None else since + backoff(graph.attempts)
+        due = None if since is None else since + GRAPHS.after(graph.attempts)
         if said is None and not graph.attempts:
             return Waiting(Reason.START, "its barriers are about to begin", since, due)
         text = f"pausing after {graph.attempts} starts: {said or 'no checkpoint was reached'}"

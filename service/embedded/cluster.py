@@ -16,7 +16,6 @@ from typing import Final
 import structlog
 
 from service.embedded.orphans import end_orphans, is_served
-from service.embedded.private_file import write_private
 from service.embedded.server_account import ServerAccount
 
 # Limits for pg_ctl: crash recovery replays at most max_wal_size, and a fast shutdown writes one checkpoint.
@@ -163,6 +162,17 @@ class Cluster:
         done = self.account.run([self.programs / program, *arguments], timeout_seconds=_START_SECONDS + 60)
         if done.returncode != 0:
             raise EmbeddedPostgresFailed(f"{program} failed: {done.stdout.strip()}")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file atomically and durably. It is readable to its owner alone from the first byte."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
 
 
 def _free_port(last_time: Path | None) -> int:

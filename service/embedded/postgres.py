@@ -19,9 +19,8 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from service.embedded.cluster import Cluster, EmbeddedPostgresFailed
+from service.embedded.cluster import Cluster, EmbeddedPostgresFailed, write_private
 from service.embedded.postgres_wheel import postgres_programs
-from service.embedded.private_file import write_private
 from service.embedded.server_account import ServerAccount, server_account
 
 DATABASE: Final = "tidefill"

@@ -40,7 +40,7 @@ log = logger("oidc")
 
 
 class OidcBearers:
-    """See `service.ports.bearers.Bearers`."""
+    """See `service.ports.tokens.Bearers`."""
 
     def __init__(self, rules: OidcRules, clock: Clock) -> None:
         self._rules, self._clock = rules, clock

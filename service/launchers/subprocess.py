@@ -20,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from service.domain.restarts import Restarts
+from service.domain.backoff import Restarts
 from service.launchers.processes import wait_for_end, when_ended
 from service.launchers.worker_environment import WorkerSettings, worker_environment, worker_secrets
 from service.launchers.worker_home import WorkerHome, abandoned_homes, make_home

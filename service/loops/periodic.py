@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from service.domain.backoff import CHORES
 from service.domain.errors import Deposed, Unavailable
 from service.telemetry.log import logger
 
@@ -13,17 +14,13 @@ log = logger("loops")
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The waiting time after a successful tick, and after failures in a row (doubling up to a maximum)."""
+    """The waiting time after a successful tick, and after failures in a row."""
 
     interval: timedelta
-    failure_first: timedelta = timedelta(milliseconds=200)
-    failure_max: timedelta = timedelta(seconds=10)
 
     def after(self, failures: int) -> float:
         """Return the seconds to wait after `failures` failures in a row."""
-        if failures == 0:
-            return self.interval.total_seconds()
-        return min(self.failure_first * 2 ** min(failures - 1, 10), self.failure_max).total_seconds()
+        return (CHORES.after(failures) if failures else self.interval).total_seconds()
 
 
 async def run_periodically(

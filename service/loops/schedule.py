@@ -10,16 +10,17 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from service.domain.backoff import SetAside
 from service.domain.barrier import Chore, Effect, Inject, Publish, Retire, Wait
 from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import Leadership, attempt_every
-from service.domain.set_aside import SetAside
 from service.loops.periodic import Pauses, run_periodically
 from service.operations import idempotency
 from service.operations.barriers import advance, leadership, recovery
 from service.operations.jobs import queue
+from service.operations.read_logins import end_overdue
 from service.operations.sources import growing, upkeep
-from service.operations.upkeep import adaptive, launching, lookup_indexes, maintenance, read_sessions
+from service.operations.upkeep import adaptive, launching, lookup_indexes, maintenance
 from service.operations.upkeep.cluster import CHANGING, STEADY, Supervision
 from service.operations.world import World
 from service.ports.launcher import Launcher
@@ -254,7 +255,7 @@ class Schedule:
     async def watch_sessions(self) -> None:
         """End sessions of users' own tools that exceed their limits."""
         if (term := self._term()) is not None:
-            await read_sessions.end_overdue(self.world, term=term)
+            await end_overdue(self.world, term=term)
 
     async def mind_sources(self) -> None:
         """Clean up and measure external databases. It has a loop of its own, because an unreachable server answers

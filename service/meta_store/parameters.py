@@ -1,12 +1,13 @@
-"""System parameters that a user has set, and secrets among them."""
+"""System parameters that a user has set, and secrets, which no catalog shows: of parameters, and generated ones."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from service.meta_store.engine import OnConnection
+from service.meta_store.engine import OnConnection, translated
 from service.meta_store.schema.core import secret, system_parameter
 
 _ALL: Final = select(system_parameter.c.name, system_parameter.c.value)
@@ -34,3 +35,11 @@ class PostgresParameters(OnConnection):
 
 def _kept(name: str) -> str:
     return f"parameter {name}"
+
+
+async def remembered(engine: AsyncEngine, name: str, *, proposed: str) -> str:
+    """Return the generated secret called `name`. Store `proposed` where there is none yet. Raises Unavailable."""
+    with translated():
+        async with engine.begin() as connection:
+            await connection.execute(insert(secret).values(name=name, value=proposed).on_conflict_do_nothing())
+            return (await connection.execute(select(secret.c.value).where(secret.c.name == name))).scalar_one()

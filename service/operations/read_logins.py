@@ -52,7 +52,7 @@ async def login(world: World, *, password: bool, asked_by: Asker) -> ReadAccess:
         raise NotFound("this service makes no logins for reading", kind="login")
     suffix = suffix_of(asked_by)
     user = world.read_logins.name(suffix)
-    if world.logins_barred.since(user, now=world.clock.monotonic()):
+    if world.logins_barred.of(user, now=world.clock.monotonic())[0]:
         minutes = LOGIN_BARRED_SECONDS / 60
         raise Conflict(f'"{user}" wrote, though it may only read: it is closed for {minutes:.0f} minutes')
     if not password:
@@ -120,6 +120,24 @@ async def _end(world: World, logins: ReadLogins, login: ReadLogin) -> None:
     except Exception as error:  # noqa: BLE001 - any error concerns this login alone
         if world.recorded.due(("read_login", name), now=world.clock.monotonic()):
             log.warning("read_login.not_dropped", login=name, error=str(error))
+
+
+async def end_overdue(world: World, *, term: Term) -> int:
+    """End the sessions that exceed their limits, so that none holds up others for longer (I13). Return their number.
+
+    A login that wrote is closed for some time: it could do that again at once. Raises Deposed, Unavailable.
+    """
+    if world.read_sessions is None:
+        return 0
+    ended = await world.read_sessions.end_overdue()
+    for one in ended:
+        facts = {"pid": one.pid, "login": one.login, "reason": one.reason}
+        log.warning("session.ended", **facts)
+        async with world.stores.begin(term) as tx:
+            await tx.events.append("session.ended", facts, now=world.clock.now())
+        if one.wrote:
+            await bar(world, one.login)
+    return len(ended)
 
 
 def is_over(login: ReadLogin, tokens: Mapping[TokenId, ApiToken], *, now: datetime) -> bool:

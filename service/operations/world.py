@@ -19,9 +19,8 @@ from service.domain.loads import LoadPace
 from service.domain.overhead import Overhead
 from service.domain.parameters import SystemParameters
 from service.domain.reach import ANY, HostRules
-from service.domain.remembered import Remembered
+from service.domain.remembered import Remembered, Spaced
 from service.domain.setbacks import Setbacks
-from service.domain.spaced import Spaced
 from service.domain.uploading import Spool
 from service.operations.shared_reads import Together
 from service.ports.clock import Clock

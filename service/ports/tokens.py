@@ -1,10 +1,11 @@
-"""Describe API tokens."""
+"""Describe the credentials of callers: API tokens, and JWTs."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NewType
+from typing import NewType, Protocol
 
 from service.domain.roles import Role
+from service.ports.audit import Asker
 
 TokenId = NewType("TokenId", int)
 
@@ -37,3 +38,14 @@ class ApiToken:
     def valid(self, now: datetime) -> bool:
         """Whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+class Bearers(Protocol):
+    """The bearers of JWTs, which the service did not make itself."""
+
+    async def caller(self, text: str) -> Asker | None:
+        """Return the bearer of a JWT, or None if it is not valid for this service.
+
+        Raises Unavailable if the keys of its issuer cannot be read.
+        """
+        ...

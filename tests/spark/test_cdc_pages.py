@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.protocol.mutation import Resume
-from tests.support.cdc_tables import SPLIT, TEXTS
+from tests.support.cdc_steps import SPLIT, TEXTS
 from tests.support.postgres import fresh_database
 from tests.support.real_cdc import CdcWorld, External
 from tests.support.state_store import prepared_store

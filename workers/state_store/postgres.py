@@ -35,10 +35,9 @@ from workers.state_store.connections import (
     psycopg_connection,
     question_name,
 )
-from workers.state_store.copying import copy_csv
 from workers.state_store.port import CLOSE, LIVE, VNODE, ArrowPage, PageReader, Replayed, Written
 from workers.state_store.stage_writer import StageWriter
-from workers.state_store.wire import is_close, key_text, read_schema, writes_binary
+from workers.state_store.wire import copy_csv, is_close, key_text, read_schema, writes_binary
 
 BATCH_BYTES: Final = 1 << 18
 """Approximate size of ADBC's batches. It is small, so that few rows are in flight when a slice ends."""

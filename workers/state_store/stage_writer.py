@@ -16,10 +16,10 @@ from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.stages import Advances, BoundStage, Windows
 from workers.state_store import stage_sql
-from workers.state_store.copying import copy_csv
 from workers.state_store.port import ArrowPage, Replayed, TooSlowError, Written
 from workers.state_store.stage_delta import Delta, counted
 from workers.state_store.statements import ENDED_AND_MADE, page_conditions, page_rows, stored_columns, write, written
+from workers.state_store.wire import copy_csv
 
 _CHANGES: Final = ("set local enable_seqscan = off",)
 _PAGES: Final = ("set local enable_seqscan = on", "set local work_mem = '64MB'")

@@ -6,13 +6,17 @@ columns are Postgres texts; a numeric without a precision is one. Reads fetch as
 would alter.
 """
 
+import io
+from collections.abc import Iterable
 from datetime import date, datetime
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 
 from service.protocol.columns import ColumnType, TypeName
+from service.protocol.quoting import quoted
 from service.protocol.relation import Relation
 from workers.state_store.port import CLOSE, OPERATION, VNODE
 
@@ -69,6 +73,22 @@ def writes_binary(relation: Relation) -> bool:
     return all(_writes_binary(column.type) for column in relation.columns)
 
 
+def copy_csv(cursor: Any, table: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
+    """Copy batches into a table's columns of their names as CSV, for columns that binary COPY does not take.
+
+    Types that CSV does not carry are texts already.
+    """
+    incoming = iter(batches)
+    first = next(incoming, None)
+    if first is None:
+        return
+    names = ", ".join(quoted(name) for name in first.schema.names)
+    with cursor.copy(f"copy {table} ({names}) from stdin (format csv)") as copy:
+        copy.write(_csv(first))
+        for batch in incoming:
+            copy.write(_csv(batch))
+
+
 def _writes_binary(kind: ColumnType) -> bool:
     return native_element(kind) or (
         not kind.array and not kind.unbounded and kind.name in {TypeName.NUMERIC, TypeName.UUID}
@@ -123,3 +143,10 @@ def _float_text(value: float, kind: ColumnType) -> str:
     text = repr(value)
     # float4 values arrive widened to float8; nine digits identify each of them.
     return f"{value:.9g}" if kind.name is TypeName.REAL and text not in {"nan", "inf", "-inf"} else text
+
+
+def _csv(batch: pa.RecordBatch | pa.Table) -> bytes:
+    """Return a batch as CSV. NULL is an empty field and an empty text a quoted one, as Postgres expects."""
+    sink = io.BytesIO()
+    pyarrow.csv.write_csv(batch, sink, pyarrow.csv.WriteOptions(include_header=False))
+    return sink.getvalue()

@@ -11,7 +11,7 @@ from service.domain.job import HOLDS_PERMIT, IllegalTransition, JobEvent, JobSta
 from service.domain.progress import JobProgress
 from service.operations.commands.fan_out import share_of
 from service.operations.jobs import snapshots
-from service.operations.jobs.creation import tell_created
+from service.operations.jobs.failing import tell_created
 from service.operations.jobs.standing import progress_of
 from service.ports.meta_store import Transaction
 from service.ports.records import Command

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from service.domain.backoff import SetAside
 from service.domain.barrier import HANDED_OVER, STOPPED, Abandon, GraphStatus, GraphView
 from service.domain.dml import failed
 from service.domain.errors import Deposed, Unavailable
 from service.domain.job import IN_GRAPH, JobState
-from service.domain.set_aside import SetAside
 from service.domain.setbacks import is_the_workers
 from service.operations.barriers.effects import apply_commands
 from service.operations.jobs import moving_out

@@ -1,4 +1,4 @@
-"""Split a mutation by graph, because a job is created in the database graph or in a partial graph (I4)."""
+"""Enqueue the commands of users, split by graph: a job is created in the database graph or in a partial graph (I4)."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId
@@ -13,6 +14,20 @@ from service.protocol.mutation import Mutation, Pause, Resume, StartFragmentBack
 from service.protocol.plan import JobPlan
 
 T = TypeVar("T")
+
+
+async def ask(tx: Transaction, mutation: Mutation | None, *, asked_by: Asker, now: datetime) -> CommandId:
+    """Enqueue a mutation, or a flush for None, and record an event for a mutation.
+
+    The later event `mutation.applied` contains the epoch.
+    """
+    command = await queue(tx, mutation, asked_by=asked_by.actor, now=now)
+    if isinstance(mutation, Throttle):
+        await tx.limits.unpause(mutation.fragments)
+    if mutation is not None:
+        facts = {"command": command, "asked_by": asked_by.actor, **mutation.model_dump(mode="json")}
+        await tx.events.append("mutation.asked", facts, now=now)
+    return command
 
 
 async def queue(

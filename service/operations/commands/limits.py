@@ -11,8 +11,7 @@ from service.domain.adaptive import AUTO, Asked, started
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import TERMINAL, JobState
 from service.domain.parameters import SystemParameters
-from service.operations.commands.enqueue import ask
-from service.operations.commands.fan_out import unfinished
+from service.operations.commands.fan_out import ask, unfinished
 from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.audit import Asker

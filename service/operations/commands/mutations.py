@@ -6,8 +6,7 @@ from datetime import timedelta
 from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
 from service.domain.job import JobState
-from service.operations.commands.enqueue import ask
-from service.operations.commands.fan_out import unfinished
+from service.operations.commands.fan_out import ask, unfinished
 from service.operations.commands.limits import check_scans, scans_of
 from service.operations.polling import until
 from service.operations.retrying import retried

@@ -12,7 +12,7 @@ from service.domain.awaited import Awaited, Recovered, is_begun, is_over, is_set
 from service.domain.errors import Conflict, NotFound, Unavailable, UnderRecovery
 from service.domain.job import CREATING, IllegalTransition, Job, JobEvent, JobState
 from service.operations import quotas
-from service.operations.commands.enqueue import ask
+from service.operations.commands.fan_out import ask
 from service.operations.jobs import moving_out, rescaling
 from service.operations.leaving import Gone, unless
 from service.operations.naming import Named, named, or_there, readers

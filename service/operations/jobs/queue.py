@@ -4,13 +4,13 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from service.domain.backoff import SetAside
 from service.domain.barrier import Chore
 from service.domain.errors import Deposed, InUse, Refused, Unavailable
 from service.domain.fair_queue import Queued
 from service.domain.indexes import lacking
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
-from service.domain.set_aside import SetAside
 from service.domain.waiting import NAME_KEPT
 from service.operations.commands.fan_out import follow
 from service.operations.jobs.failing import refuse

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from service.domain.backoff import GRAPHS
 from service.domain.barrier import GraphView
 from service.domain.decoupled import FailedIndex
 from service.domain.errors import Exhausted, MetaError, Refused, Unavailable
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
-from service.domain.retry import BACKOFF_MAX
-from service.operations.jobs.creation import tell_created
-from service.operations.jobs.failing import fail
+from service.operations.jobs.failing import fail, tell_created
 from service.operations.retrying import retried
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -176,7 +175,7 @@ async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaEr
         now = world.clock.now()
         await tx.jobs.hold_all([job])
         # Also for a job that is being stopped, which `fail` leaves unchanged.
-        due = now + (INDEX_PAUSE if isinstance(error, Exhausted) else BACKOFF_MAX)
+        due = now + (INDEX_PAUSE if isinstance(error, Exhausted) else GRAPHS.longest)
         await tx.snapshots.index_failed(view.graph, FailedIndex(failures, str(error), due))
         if over:
             await fail(tx, job, f"the index of its table could not be built: {error}", now=now)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from service.domain.backoff import Backoff
 from service.domain.errors import MetaError, Refused, Unavailable
 from service.domain.source import Retention, retention, source_options
 from service.operations.retrying import retried
@@ -30,8 +31,7 @@ _REBUILD: Final = (
     "its slot held more log than wal.retained.max.bytes and was dropped: DROP the table and the source, and make both "
     "anew"
 )
-RETRY_FIRST: Final = timedelta(seconds=1)
-RETRY_MOST: Final = timedelta(minutes=1)
+RETRIES: Final = Backoff(timedelta(seconds=1), timedelta(minutes=1))
 SOURCES_AT_ONCE: Final = 4
 """The number of concurrent clean-ups. Each occupies a meta-store connection until its server answers or the call times
 out.
@@ -167,8 +167,8 @@ async def _remove(world: World, at: Address, source: Source, cleanup: SourceClea
 
 
 async def _failed(world: World, tx: Transaction, source: Source, cleanup: SourceCleanup, error: MetaError) -> None:
-    wait = min(RETRY_FIRST * 2 ** min(cleanup.attempts, 10), RETRY_MOST)
-    await tx.source_cleanups.failed(cleanup.id, error.message, due=world.clock.now() + wait)
+    due = world.clock.now() + RETRIES.after(cleanup.attempts + 1)
+    await tx.source_cleanups.failed(cleanup.id, error.message, due=due)
     facts = {"source": source.name, "what": str(cleanup.what), "table": cleanup.table, "error": error.message}
     if cleanup.error != error.message:
         await tx.events.append("source.not_cleaned", facts, now=world.clock.now())

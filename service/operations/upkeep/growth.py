@@ -2,7 +2,7 @@
 
 from service.domain.job import JobState
 from service.domain.parameters import SystemParameters
-from service.operations.commands.enqueue import ask
+from service.operations.commands.fan_out import ask
 from service.operations.jobs import failing, lifecycle
 from service.operations.retrying import retried
 from service.operations.world import World

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from service.domain.backoff import SetAside
 from service.domain.barrier import Chore
 from service.domain.errors import Deposed, Exhausted, InUse, MetaError, NotFound, Refused
 from service.domain.indexes import begun, needed
 from service.domain.job import IllegalTransition, JobState
-from service.domain.set_aside import SetAside
 from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import INDEX_TRIES
 from service.operations.jobs.stages import lookups_of, named

@@ -3,8 +3,7 @@
 import pytest
 
 from service.protocol.cdc import SourceReport
-from tests.support.cdc_steps import Started, add, finish
-from tests.support.cdc_tables import NUMBERS, SPLIT
+from tests.support.cdc_steps import NUMBERS, SPLIT, Started, add, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]

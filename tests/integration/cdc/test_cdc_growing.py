@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from service.domain.new_columns import new_columns
-from tests.support.cdc_steps import Started, execute, finish
-from tests.support.cdc_tables import NUMBERS, STAMPED
+from tests.support.cdc_steps import NUMBERS, STAMPED, Started, execute, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]

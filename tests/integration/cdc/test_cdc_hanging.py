@@ -6,8 +6,7 @@ import pytest
 from service.ports.sources import Address
 from service.protocol.cdc import SourceReport
 from service.sources.replication import PostgresReplication
-from tests.support.cdc_steps import Started, add, execute, finish
-from tests.support.cdc_tables import NUMBERS, SPLIT
+from tests.support.cdc_steps import NUMBERS, SPLIT, Started, add, execute, finish
 from tests.support.hanging import message, rows_of, said, way_to
 from workers.cdc import connecting, patience
 from workers.cdc.connecting import AwayError, connect

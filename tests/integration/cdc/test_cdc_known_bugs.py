@@ -3,8 +3,7 @@
 import pytest
 
 from service.protocol.plan import PositionState, VnodePosition
-from tests.support.cdc_steps import Started, finish, put, remove
-from tests.support.cdc_tables import NUMBERS, SPLIT
+from tests.support.cdc_steps import NUMBERS, SPLIT, Started, finish, put, remove
 from tests.support.real_cdc import CdcWorld, Followed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]

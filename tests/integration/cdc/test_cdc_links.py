@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from service.protocol.cdc import SourceReport
-from tests.support.cdc_steps import Started, add, execute, finish
-from tests.support.cdc_tables import NUMBERS, SPLIT
+from tests.support.cdc_steps import NUMBERS, SPLIT, Started, add, execute, finish
 from tests.support.hanging import Drip, Way, way_to
 from tests.support.real_cdc import CdcWorld
 from workers.cdc import backoff, kept, pages, patience

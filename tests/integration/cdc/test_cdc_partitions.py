@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.cdc_steps import Started, finish, move, put, remove
-from tests.support.cdc_tables import NUMBERS, PARTED
+from tests.support.cdc_steps import NUMBERS, PARTED, Started, finish, move, put, remove
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 

@@ -7,8 +7,7 @@ import pytest
 from service.protocol.barrier import BarrierKind
 from service.protocol.cdc import SourceReport
 from service.protocol.mutation import Pause, Resume
-from tests.support.cdc_steps import Started, finish, move, put, remove
-from tests.support.cdc_tables import NUMBERS, SPLIT
+from tests.support.cdc_steps import NUMBERS, SPLIT, Started, finish, move, put, remove
 from workers.cdc.connecting import AwayError
 from workers.cdc.external import Session
 from workers.runners import source_scan as executor

@@ -12,8 +12,7 @@ import workers.cdc.connecting as adapter
 from service.ports.sources import Address
 from service.protocol.cdc import SourceReport
 from service.sources.connections import connected
-from tests.support.cdc_steps import Started, finish, put
-from tests.support.cdc_tables import NUMBERS
+from tests.support.cdc_steps import NUMBERS, Started, finish, put
 from tests.support.real_cdc import CdcWorld
 from tests.support.waiting import until
 from workers.cdc import pages

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.cdc_steps import Started, add, execute, finish
-from tests.support.cdc_tables import NUMBERS, SPLIT
+from tests.support.cdc_steps import NUMBERS, SPLIT, Started, add, execute, finish
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 

@@ -9,8 +9,7 @@ import pytest
 from service.protocol.plan import PositionState
 from service.protocol.relation import state_table
 from service.protocol.report import ActorReport
-from tests.support.cdc_steps import Started, add, execute, finish, move, put, remove
-from tests.support.cdc_tables import ENTIRE, NUMBERS, SPLIT, STAMPED
+from tests.support.cdc_steps import ENTIRE, NUMBERS, SPLIT, STAMPED, Started, add, execute, finish, move, put, remove
 from tests.support.real_cdc import CdcWorld, Followed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]

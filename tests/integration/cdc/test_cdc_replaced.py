@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.cdc_steps import Started, add, execute, finish
-from tests.support.cdc_tables import NUMBERS, PARTED, SPLIT
+from tests.support.cdc_steps import NUMBERS, PARTED, SPLIT, Started, add, execute, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from service.protocol.mutation import Pause, Resume
-from tests.support.cdc_tables import ENTIRE, NUMBERS, PARTED, SPLIT, TEXTS
+from tests.support.cdc_steps import ENTIRE, NUMBERS, PARTED, SPLIT, TEXTS
 from tests.support.real_cdc import CdcWorld, External, LocalPages, interleaved
 from tests.support.state_store import prepared_store
 from workers.cdc import backoff, log, patience

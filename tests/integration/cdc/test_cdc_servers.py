@@ -13,8 +13,7 @@ from service.embedded.postgres import EmbeddedPostgres
 from service.ports.sources import Address
 from service.sources import connections
 from service.sources.replication import PostgresReplication
-from tests.support.cdc_steps import Started, add, finish
-from tests.support.cdc_tables import NUMBERS
+from tests.support.cdc_steps import NUMBERS, Started, add, finish
 from tests.support.real_cdc import CdcWorld, External, LocalPages
 from tests.support.run_directories import run_directory
 from tests.support.state_store import prepared_store

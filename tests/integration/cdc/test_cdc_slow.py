@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from service.protocol.cdc import SourceReport
-from tests.support.cdc_steps import Started, add, execute, finish, move, put
-from tests.support.cdc_tables import NUMBERS, SPLIT
+from tests.support.cdc_steps import NUMBERS, SPLIT, Started, add, execute, finish, move, put
 from tests.support.hanging import way_to
 from tests.support.real_cdc import CdcWorld, Followed
 from workers.cdc import following, log, patience

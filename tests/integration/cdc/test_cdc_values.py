@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cdc_steps import Started, add, finish, put, remove
-from tests.support.cdc_tables import NUMBERS, STAMPED
+from tests.support.cdc_steps import NUMBERS, STAMPED, Started, add, finish, put, remove
 from tests.support.real_cdc import Followed
 from workers.cdc import log, pages
 

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from service.domain.backoff import SetAside
 from service.domain.job import Job, JobState
-from service.domain.set_aside import SetAside
 from service.operations.barriers import recovery
 from service.operations.jobs import queue
 from service.operations.upkeep.lookup_indexes import Builds, reconcile, watch

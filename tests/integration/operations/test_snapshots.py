@@ -26,7 +26,7 @@ from service.domain.waiting import Reason, Waiting
 from service.operations.barriers.advance import advance
 from service.operations.barriers.effects import progress_of
 from service.operations.commands import mutations
-from service.operations.commands.enqueue import ask
+from service.operations.commands.fan_out import ask
 from service.operations.jobs import queue, snapshots
 from service.operations.status import listing
 from service.operations.upkeep import maintenance

@@ -1,8 +1,5 @@
 """The small rules: back-off, placement, leadership, parameters."""
 
-from datetime import timedelta
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,17 +18,8 @@ from service.domain.parameters import (
     parse_system_parameter,
 )
 from service.domain.placement import blocks
-from service.domain.retry import BACKOFF_FIRST, BACKOFF_MAX, backoff
 from service.protocol.ids import Term
 from service.protocol.vnodes import vnodes_of
-
-
-def test_backoff_doubles_from_20_ms_to_5_s() -> None:
-    waits = [backoff(attempts) for attempts in range(40)]
-    assert waits[:4] == [timedelta(0), BACKOFF_FIRST, 2 * BACKOFF_FIRST, 4 * BACKOFF_FIRST]
-    assert all(later in {2 * sooner, BACKOFF_MAX} for sooner, later in pairwise(waits[1:]))
-    assert waits[-1] == backoff(10**9) == BACKOFF_MAX
-    assert backoff(-1) == timedelta(0)
 
 
 @settings(max_examples=300, derandomize=True)

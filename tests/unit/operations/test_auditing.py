@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from service.domain.errors import Unavailable
+from service.domain.remembered import ENTRIES_MAX, Spaced
 from service.domain.roles import Role
-from service.domain.spaced import KEYS_MAX, Spaced
 from service.operations.rows import dml
 from service.operations.world import RECORDED_EVERY_SECONDS, World
 from service.ports.audit import Asker, AuditedCall
@@ -72,8 +72,8 @@ async def test_a_statement_that_was_not_accepted_counts_for_nothing() -> None:
 
 def test_only_so_many_keys_are_kept_and_the_oldest_is_forgotten_first() -> None:
     spaced = Spaced(60.0)
-    assert all(spaced.due(key, now=0.0) for key in range(KEYS_MAX + 1))
-    assert len(spaced.last) == KEYS_MAX
+    assert all(spaced.due(key, now=0.0) for key in range(ENTRIES_MAX + 1))
+    assert len(spaced.kept) == ENTRIES_MAX
     assert not spaced.due(1, now=59.9)
     assert spaced.due(0, now=59.9)
     assert spaced.due(5, now=60.0)

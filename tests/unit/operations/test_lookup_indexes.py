@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 from typing_extensions import override
 
+from service.domain.backoff import SetAside
 from service.domain.errors import Exhausted, Invalid, MetaError, Unavailable
 from service.domain.job import Job, JobState
-from service.domain.set_aside import SetAside
 from service.operations.jobs import queue
 from service.operations.jobs.failing import refuse
 from service.operations.upkeep.lookup_indexes import Builds, reconcile

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from service.domain.backoff import SetAside
 from service.domain.errors import Conflict, Invalid, Unavailable
 from service.domain.job import JobEvent, JobState
-from service.domain.set_aside import SetAside
 from service.operations.barriers import recovery
 from service.operations.barriers.effects import apply_commands
 from service.operations.commands import mutations

@@ -14,7 +14,7 @@ from service.domain.errors import NotFound, Stale
 from service.domain.job import JobEvent, JobState
 from service.operations.barriers import recovery
 from service.operations.barriers.advance import advance
-from service.operations.commands.enqueue import ask
+from service.operations.commands.fan_out import ask
 from service.operations.jobs import lifecycle, queue
 from service.operations.jobs.rescaling import slots
 from service.operations.jobs.standing import standing_of

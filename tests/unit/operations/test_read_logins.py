@@ -11,8 +11,7 @@ import pytest
 from service.domain.errors import Conflict
 from service.domain.roles import Role
 from service.domain.sessions import Ended
-from service.operations.read_logins import is_over, login, suffix_of
-from service.operations.upkeep.read_sessions import end_overdue
+from service.operations.read_logins import end_overdue, is_over, login, suffix_of
 from service.ports.audit import Asker
 from service.ports.read_logins import ReadLogin, ReadPlace
 from service.ports.tokens import ApiToken, TokenId
