@@ -13,7 +13,6 @@ from service.api.credentials import Callers, Credentials
 from service.api.crowd import Crowd, Streams
 from service.api.middleware import Bodies, Net, Origins
 from service.api.routes import (
-    audit,
     docs,
     events,
     graphs,
@@ -37,7 +36,7 @@ from service.ports.tokens import Bearers
 from service.telemetry.traces import Traces
 
 VERSION = "0.1.0"
-_PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events, tokens, audit)
+_PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events, tokens)
 ROUTERS = tuple(module.router for module in (*_PUBLIC, probes, internal, docs))
 
 

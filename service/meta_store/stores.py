@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -40,6 +41,24 @@ from service.ports.meta_store import Transaction
 from service.protocol.ids import Term
 
 
+def portless(connection: AsyncConnection) -> dict[str, Any]:
+    """Return the members of a transaction that feed no decision: they have no port, and no other form."""
+    return {
+        "views": LogicalViews(connection),
+        "adaptations": Adaptations(connection),
+        "sources": Sources(connection),
+        "following": Following(connection),
+        "slots": Slots(connection),
+        "source_cleanups": SourceCleanups(connection),
+        "secrets": Secrets(connection),
+        "launches": Launches(connection),
+        "requests": Requests(connection),
+        "status": Status(connection),
+        "tokens": Tokens(connection),
+        "audit": Audit(connection),
+    }
+
+
 def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Transaction:
     """Return the ports over `connection`, on which a transaction is open."""
     return Transaction(
@@ -50,7 +69,6 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         catalog=PostgresCatalog(connection),
         cleanups=PostgresCleanups(connection),
         visibility=PostgresVisibility(connection),
-        views=LogicalViews(connection),
         indexes=PostgresNamedIndexes(connection),
         stored_indexes=PostgresStoredIndexes(connection),
         jobs=PostgresJobs(connection),
@@ -61,25 +79,15 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         actors=PostgresActors(connection),
         rescaling=PostgresRescaling(connection),
         limits=PostgresLimits(connection),
-        adaptations=Adaptations(connection),
         partial_graphs=PostgresPartialGraphs(connection),
         snapshots=PostgresSnapshots(connection),
-        sources=Sources(connection),
-        following=Following(connection),
-        slots=Slots(connection),
-        source_cleanups=SourceCleanups(connection),
-        secrets=Secrets(connection),
         statements=PostgresStatements(connection),
         staging_tables=PostgresStagingTables(connection),
         workers=PostgresWorkers(connection),
-        launches=Launches(connection),
-        requests=Requests(connection),
-        status=Status(connection),
         events=events,
         parameters=PostgresParameters(connection),
         keys=PostgresKeys(connection),
-        tokens=Tokens(connection),
-        audit=Audit(connection),
+        **portless(connection),
     )
 
 

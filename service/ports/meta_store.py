@@ -234,7 +234,7 @@ class Parameters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The ports of one transaction. None of them may be used after it."""
+    """The ports of one transaction, and what has none because it feeds no decision. Nothing of it may be used later."""
 
     leases: Leases
     graphs: Graphs

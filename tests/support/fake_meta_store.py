@@ -16,15 +16,7 @@ from service.domain.decoupled import Decoupled, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState, needs_graph
 from service.domain.launching import OwnJob
-from service.meta_store.audit import Audit
-from service.meta_store.barriers.launches import Launches
-from service.meta_store.barriers.requests import Requests
-from service.meta_store.catalog.logical_views import LogicalViews
-from service.meta_store.jobs.limits import Adaptations
-from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
-from service.meta_store.sources.sources import Secrets, Sources
-from service.meta_store.status import Status
-from service.meta_store.tokens import Tokens
+from service.meta_store.stores import portless
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import DISCREET_EVENTS, BarrierRecord, Command, Event, GraphState, Json, WorkerRecord
@@ -600,7 +592,6 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         catalog=FakeCatalog(tables),
         cleanups=FakeCleanups(tables),
         visibility=FakeVisibility(tables),
-        views=LogicalViews(_EMPTY),
         indexes=FakeNamedIndexes(tables),
         stored_indexes=FakeStoredIndexes(tables),
         jobs=FakeJobs(tables),
@@ -611,25 +602,15 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         actors=FakeActors(tables),
         rescaling=FakeRescaling(tables),
         limits=FakeLimits(tables),
-        adaptations=Adaptations(_EMPTY),
         partial_graphs=FakePartialGraphs(tables),
         snapshots=FakeSnapshots(tables),
-        sources=Sources(_EMPTY),
-        following=Following(_EMPTY),
-        slots=Slots(_EMPTY),
-        source_cleanups=SourceCleanups(_EMPTY),
-        secrets=Secrets(_EMPTY),
         statements=FakeStatements(tables),
         staging_tables=FakeStagingTables(tables),
         workers=FakeWorkers(tables),
-        launches=Launches(_EMPTY),
-        requests=Requests(_EMPTY),
-        status=Status(_EMPTY),
         events=FakeEvents(tables),
         parameters=FakeParameters(tables),
         keys=FakeKeys(tables),
-        tokens=Tokens(_EMPTY),
-        audit=Audit(_EMPTY),
+        **portless(_EMPTY),
     )
 
 

@@ -1,23 +1,27 @@
-"""`/v1/tokens`: the API tokens. A token's text is in the answer to its creation and nowhere else."""
+"""`/v1/tokens` and `/v1/audit`: who may call, and who changed what.
+
+A token's text is in the answer to its creation and nowhere else.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.access import AskedBy, needs
 from service.api.calling import Cursor, Here, Limit
 from service.api.json_body import ParsedRoute
-from service.domain.roles import Role
-from service.operations import tokens
+from service.domain.roles import Role, permits
+from service.operations import auditing, tokens
 from service.ports.tokens import ApiToken, TokenId
 from service.protocol.ids import BIGINT_MAX
 
 router = APIRouter(prefix="/v1", tags=["access"], route_class=ParsedRoute)
 
+Word = Annotated[str | None, Query(min_length=1, max_length=2000)]
 EXPIRY_MAX_SECONDS = 10 * 366 * 24 * 3600
 
 
@@ -88,6 +92,22 @@ async def revoke_token(
 ) -> TokenView:
     """Revoke an API token. It is refused within 5 seconds, and its event streams end within 15."""
     return _view(await tokens.revoke(world, token, asked_by=asked_by))
+
+
+@router.get("/audit", dependencies=needs(Role.VIEWER))
+async def list_audit_entries(
+    world: Here,
+    asked_by: AskedBy,
+    limit: Limit = 100,
+    before: Annotated[int | None, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before")] = None,
+    actor: Word = None,
+    target: Word = None,
+) -> auditing.AuditPage:
+    """List the audit trail, newest first, of one actor or about one target if given. Only admins see the entries of
+    secrets and tokens.
+    """
+    discreet = permits(asked_by.role, Role.ADMIN)
+    return await auditing.entries(world, limit=limit, before=before, discreet=discreet, actor=actor, target=target)
 
 
 def _view(one: ApiToken) -> TokenView:
