@@ -10,7 +10,7 @@ from service.meta_store.audit import Audit
 from service.meta_store.barriers.barriers import PostgresBarriers
 from service.meta_store.barriers.commands import PostgresCommands
 from service.meta_store.barriers.graphs import PostgresGraphs
-from service.meta_store.barriers.launches import Launches
+from service.meta_store.barriers.launches import PostgresLaunches
 from service.meta_store.barriers.leases import PostgresLeases, assert_term
 from service.meta_store.barriers.requests import Requests
 from service.meta_store.barriers.statements import PostgresStagingTables, PostgresStatements
@@ -51,7 +51,6 @@ def portless(connection: AsyncConnection) -> dict[str, Any]:
         "slots": Slots(connection),
         "source_cleanups": SourceCleanups(connection),
         "secrets": Secrets(connection),
-        "launches": Launches(connection),
         "requests": Requests(connection),
         "status": Status(connection),
         "tokens": Tokens(connection),
@@ -84,6 +83,7 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         statements=PostgresStatements(connection),
         staging_tables=PostgresStagingTables(connection),
         workers=PostgresWorkers(connection),
+        launches=PostgresLaunches(connection),
         events=events,
         parameters=PostgresParameters(connection),
         keys=PostgresKeys(connection),

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from service.domain.barrier import GraphStatus, GraphView
 from service.meta_store.audit import Audit
-from service.meta_store.barriers.launches import Launches
 from service.meta_store.barriers.requests import Requests
 from service.meta_store.catalog.logical_views import LogicalViews
 from service.meta_store.jobs.limits import Adaptations
@@ -29,6 +28,7 @@ from service.ports.catalog import Catalog, Cleanups, Visibility
 from service.ports.indexes import NamedIndexes, StoredIndexes
 from service.ports.jobs import Failures, Fragments, JobQueue, Jobs, Plans
 from service.ports.keys import Keys
+from service.ports.launches import Launches
 from service.ports.limits import Limits
 from service.ports.records import (
     BarrierRecord,

@@ -10,14 +10,12 @@ from service.domain.errors import Stale
 from service.domain.launching import End, Hold, Launch
 from service.ports.meta_store import Stores
 from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
-from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import NOW, registration
 
 FIRST = Launch(WorkerId("w-1"), DATABASE_GRAPH, 1, NOW)
 SECOND = timedelta(seconds=1)
 
 
-@ON_POSTGRES
 async def test_how_far_a_launch_has_come_is_remembered(stores: Stores) -> None:
     posted = replace(FIRST, posted_at=NOW + SECOND)
     held = replace(posted, held=Hold("quota", "exceeded\0quota", NOW + SECOND))
@@ -35,7 +33,6 @@ async def test_how_far_a_launch_has_come_is_remembered(stores: Stores) -> None:
         )
 
 
-@ON_POSTGRES
 async def test_those_of_a_graph_come_in_their_order_whatever_the_clocks_of_leaders_said(stores: Stores) -> None:
     end = End(NOW, "exit code 3", 1, NOW)
     earlier = Launch(WorkerId("w-2"), DATABASE_GRAPH, 2, NOW - SECOND)
@@ -48,7 +45,6 @@ async def test_those_of_a_graph_come_in_their_order_whatever_the_clocks_of_leade
         assert await tx.launches.all() == [earlier]
 
 
-@ON_POSTGRES
 async def test_a_worker_whose_launch_has_ended_cannot_register(stores: Stores) -> None:
     async with stores.begin() as tx:
         await tx.launches.put(replace(FIRST, end=End(NOW, "it did not start", 1, NOW)))
@@ -61,7 +57,6 @@ async def test_a_worker_whose_launch_has_ended_cannot_register(stores: Stores) -
         await tx.workers.register(registration(second.worker), now=NOW)
 
 
-@ON_POSTGRES
 async def test_two_leaders_cannot_both_begin_the_same_launch(stores: Stores) -> None:
     async with stores.begin() as tx:
         await tx.launches.put(FIRST)

@@ -40,6 +40,7 @@ from tests.support.fake_meta_jobs import (
     FakeRescaling,
     FakeVisibility,
 )
+from tests.support.fake_meta_launches import FakeLaunches
 from tests.support.fake_meta_snapshots import FakeLimits, FakePartialGraphs, FakeSnapshots
 from tests.support.fake_meta_statements import FakeKeys, FakeStagingTables, FakeStatements
 from tests.support.fake_meta_tables import (
@@ -467,7 +468,9 @@ class FakeWorkers:
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
         row = self.tables.workers.get(registration.worker)
-        if registration.graph not in self.tables.graphs or (row is not None and row.given_up):
+        launch = self.tables.launches.get(registration.worker)
+        over = (row is not None and row.given_up) or (launch is not None and launch.end is not None)
+        if registration.graph not in self.tables.graphs or over:
             raise Stale
         row = WorkerRow(registration, now, now) if row is None else replace(row, seen_at=now)
         self.tables.workers.put(registration.worker, row)
@@ -607,6 +610,7 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         statements=FakeStatements(tables),
         staging_tables=FakeStagingTables(tables),
         workers=FakeWorkers(tables),
+        launches=FakeLaunches(tables),
         events=FakeEvents(tables),
         parameters=FakeParameters(tables),
         keys=FakeKeys(tables),

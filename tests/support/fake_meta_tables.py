@@ -14,6 +14,7 @@ from service.domain.barrier import GraphStatus
 from service.domain.decoupled import FailedIndex, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.job import TERMINAL, Job, JobState
+from service.domain.launching import Launch
 from service.domain.order import Order
 from service.ports.indexes import NamedIndex, StoredIndex
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
@@ -262,6 +263,7 @@ class Tables:
         self.positions = Table[FragmentId, Mapping[Vnode, VnodePosition]](journal)
         self.scans = Table[FragmentId, ScanRow](journal)
         self.workers = Table[WorkerId, WorkerRow](journal)
+        self.launches = Table[WorkerId, Launch](journal)
         self.statements = Table[StatementId, StatementRow](journal)
         self.finished_statements = Table[StatementId, StatementRow](journal)
         self.events = Table[int, Event](journal)

@@ -13,16 +13,14 @@ from service.meta_store.schema.launches import launch as launches
 from service.protocol.ids import GraphId, WorkerId
 
 
-class Launches(OnConnection):
-    """The launches that have not ended, and recent others. A worker whose launch has ended cannot register."""
+class PostgresLaunches(OnConnection):
+    """See `service.ports.launches.Launches`."""
 
     async def all(self) -> Sequence[Launch]:
-        """Return every launch, those of each graph oldest first."""
         found = await self._connection.execute(select(launches).order_by(launches.c.graph, launches.c.attempt))
         return [_launch(row) for row in found]
 
     async def put(self, launch: Launch) -> None:
-        """Add a launch, or change how far it has come."""
         held, end = launch.held, launch.end
         progress = {
             "posted_at": launch.posted_at,
@@ -39,7 +37,6 @@ class Launches(OnConnection):
         await self._connection.execute(new.on_conflict_do_update(index_elements=["worker"], set_=progress))
 
     async def forget(self, workers: Collection[WorkerId]) -> None:
-        """Delete launches."""
         await self._connection.execute(delete(launches).where(launches.c.worker.in_(list(workers))))
 
 
