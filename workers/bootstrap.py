@@ -18,7 +18,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, SourceId, WorkerId
 from service.protocol.report import Failed, JobFailure
-from service.protocol.request import Analyzed, Rejected, Request, Verified, Verify
+from service.protocol.request import Rejected, Request, Verified, Verify
 from workers.agent import Agent
 from workers.cdc.connecting import AwayError
 from workers.graph import SCANS_AT_ONCE, GraphExecutor
@@ -90,7 +90,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         store = PostgresStore(url, barrier.graph, barrier.generation, stage_timeout_ms=limit)
         return Stores(store, DmlStore(dml_url, barrier.graph, barrier.generation), store, limit)
 
-    def respond(request: Request) -> Analyzed | Verified | Rejected | None:
+    def respond(request: Request) -> Verified | Rejected | None:
         def reader(question: Verify) -> PostgresStore:
             return PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id)
 

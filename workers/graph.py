@@ -3,7 +3,7 @@
 Order inside an epoch: the mutation acts first (I4), then the statements run, if the barrier carries any. Then the
 runners run: sources before the scans that read their tables, and an upstream before its downstreams
 (`workers.runners.running`). A scan without changes and without history to read starts no work. Next:
-`workers.runners.running`, then `workers.runners.table_scan`.
+`workers.runners.running`, then `workers.runners.stage_scan`.
 """
 
 import time

@@ -134,8 +134,6 @@ class World:
     poll_wait: timedelta = timedelta(seconds=3)
     """The duration of a worker's long poll."""
     barrier_deadline: timedelta = Pace().deadline
-    request_deadline: timedelta = timedelta(minutes=2)
-    """The longest time that a caller waits for the answer to a request to a worker."""
     claims: set[Claim] = field(default_factory=set[Claim], repr=False)
     """The claimed idempotency keys of the calls that this process is running."""
     starting: set[RelationId] = field(default_factory=set[RelationId], repr=False)

@@ -153,11 +153,14 @@ class NewTableScan:
 
     @property
     def node(self) -> RelationId:
-        """The node of the backfill order to which the scan belongs: its upstream, or the relation that a stage writes.
+        """The node of the backfill order to which the scan belongs.
 
-        0 is the relation after which the job is named.
+        It is the relation that a stage writes; 0 is the one after which the job is named. A scan of a user's relation
+        that gives no rows, or rows of the view each of which needs no other row, belongs to its upstream.
         """
-        if not isinstance(self.query, Stage):
+        if not isinstance(self.query, Stage) or (
+            self.query.is_projection and self.output is None and self.upstream > 0
+        ):
             return self.upstream
         return THE_RELATION if self.output is None else hidden_id(self.output)
 

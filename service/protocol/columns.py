@@ -247,15 +247,6 @@ class Column(BaseModel):
         return not self.nullable and self.default is None
 
 
-class ComputedColumn(Column):
-    """A column that the state store computes whenever it reads a row, and never stores.
-
-    `expression` is in the store's SQL, over the stored columns of that row.
-    """
-
-    expression: str
-
-
 class KeyColumn(BaseModel):
     """One primary-key column with its order. NULL is the largest value, as in Postgres: last ascending, first
     descending.

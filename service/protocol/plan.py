@@ -6,10 +6,9 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.protocol.cdc import CdcScan
-from service.protocol.columns import ComputedColumn
 from service.protocol.ids import ActorId, Count, EpochField, FragmentId, JobId, RelationId, Vnode
 from service.protocol.relation import Relation
-from service.protocol.stage import EngineChoice, Stage
+from service.protocol.stage import Stage
 from service.protocol.vnodes import VNODE_MAX, Runs, vnodes_of
 
 
@@ -97,38 +96,6 @@ class ActorPlan(_Value):
         return self.model_copy(update={"positions": tuple(positions)})
 
 
-class Pushdown(_Value):
-    """A query in the state store's own SQL, set only if it means exactly what it means in Spark.
-
-    The store then copies pages of history itself. `columns` has one entry per column of the target relation, in order:
-    the name of an upstream column, a number (the branch of a union), or None for NULL.
-    """
-
-    columns: tuple[str | int | None, ...]
-    predicate: str | None = None
-
-
-class Stateless(_Value):
-    """A projection and a filter over one upstream, in Spark SQL over the upstream's column names.
-
-    `projection` gives every column of the target relation in order, hidden ones included. `predicate` is None if the
-    query has no WHERE. `pushdown` is None if only Spark can compute the rows. `engine` is the user's choice.
-    """
-
-    projection: tuple[str, ...]
-    engine: EngineChoice = EngineChoice.AUTO
-    predicate: str | None = None
-    pushdown: Pushdown | None = None
-    computed: tuple[ComputedColumn, ...] = ()
-    """Columns that Spark cannot compute exactly (I12). The store computes them; projection and predicate read the
-    result.
-    """
-
-    def reading(self, upstream: Relation) -> Relation:
-        """Return the upstream with the computed columns that this query reads."""
-        return upstream.model_copy(update={"columns": (*upstream.columns, *self.computed)})
-
-
 class Prefix(_Value):
     """The prefix of one occurrence of a relation: a scan of it gives no rows, and only says how far it has come.
 
@@ -139,7 +106,7 @@ class Prefix(_Value):
     alias: str
 
 
-Query = Stateless | Stage | Prefix
+Query = Stage | Prefix
 
 
 class Connector(_Value):
@@ -289,6 +256,11 @@ class JobPlan(_Value):
         """The stages, in order, each with the fragment that computes it."""
         either = (one for one in self.fragments if isinstance(one, TableScanPlan | OperatorPlan))
         return tuple((one.query, one) for one in either if isinstance(one.query, Stage))
+
+    @property
+    def projects(self) -> bool:
+        """Whether each row of what it writes is computed from one row of a user's relation."""
+        return bool(self.staged) and not self.hidden and all(stage.is_projection for stage, _ in self.staged)
 
     @property
     def source_scan(self) -> SourceScanPlan | None:

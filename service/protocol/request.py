@@ -1,4 +1,4 @@
-"""Define the requests that the service sends to a worker outside the barriers: type a query, verify a view.
+"""Define the request that the service sends to a worker outside the barriers: verify a view.
 
 A request never blocks an epoch, because the worker answers it on a separate thread.
 """
@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from service.protocol.columns import Column
 from service.protocol.ids import Bigint, Count, EpochField, GraphId, RequestId, Vnode
-from service.protocol.plan import Stateless, VnodePosition
+from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.stage import Engine, Stage
 
@@ -18,42 +17,23 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Analyze(_Value):
-    """Have Spark type a query before anything is created. The worker answers with `Analyzed` or `Rejected`."""
-
-    type: Literal["analyze"] = "analyze"
-    id: RequestId
-    upstream: Relation
-    query: Stateless
-    names: tuple[str, ...]
-    """The names of the projection's columns, in order."""
-
-
-class VerifyScan(_Value):
-    """One scan of a view.
-
-    While the job is being created, the worker compares only the prefix that `positions` has backfilled. None means that
-    every vnode is complete.
-    """
-
-    upstream: Relation
-    query: Stateless
-    positions: tuple[VnodePosition, ...] | None = None
-
-
 class VerifyStage(_Value):
-    """One stage of a view, which Spark computes whole: `relations` are its inputs, `target` is what it writes."""
+    """One stage of a view: `relations` are its inputs, `target` is what it writes.
+
+    While the job is being created, a projection gives the prefix that `positions` has backfilled. None is all of it.
+    """
 
     stage: Stage
     target: Relation
     relations: tuple[Relation, ...]
+    positions: tuple[VnodePosition, ...] | None = None
 
 
 class Verify(_Value):
     """Compare a view with its query over its upstreams at `epoch`. The worker answers with `Verified`.
 
-    A view has either scans or stages. Stages come in order, the last ones write the view. Only tables and other views
-    are read: what the stages before it give is computed again.
+    Stages come in order, the last ones write the view. Only tables and other views are read: what the stages before it
+    give is computed again.
 
     It reads the view at `relation_epoch`. The two epochs differ only while a partial graph still builds the view.
     """
@@ -64,28 +44,16 @@ class Verify(_Value):
     epoch: EpochField
     relation_epoch: EpochField
     relation: Relation
-    scans: tuple[VerifyScan, ...]
-    stages: tuple[VerifyStage, ...] = ()
+    stages: tuple[VerifyStage, ...]
     differing_keys_max: int = 20
 
 
-class Analyzed(_Value):
-    """The columns of a query's result, in order."""
-
-    type: Literal["analyzed"] = "analyzed"
-    id: Bigint[RequestId]
-    columns: tuple[Column, ...]
-
-
 class Rejected(_Value):
-    """Spark refuses the query, or the worker could not answer. `position` is a 0-based offset into the
-    query, if known.
-    """
+    """The worker could not answer."""
 
     type: Literal["rejected"] = "rejected"
     id: Bigint[RequestId]
     error: str
-    position: int | None = None
 
 
 class VnodeDifference(_Value):
@@ -125,7 +93,7 @@ class Verified(_Value):
     rows_extra: tuple[str, ...] = ()
 
 
-Request = Annotated[Analyze | Verify, Field(discriminator="type")]
-REQUEST: TypeAdapter[Analyze | Verify] = TypeAdapter(Request)
-Response = Annotated[Analyzed | Verified | Rejected, Field(discriminator="type")]
-RESPONSE: TypeAdapter[Analyzed | Verified | Rejected] = TypeAdapter(Response)
+Request = Verify
+REQUEST: TypeAdapter[Verify] = TypeAdapter(Verify)
+Response = Annotated[Verified | Rejected, Field(discriminator="type")]
+RESPONSE: TypeAdapter[Verified | Rejected] = TypeAdapter(Response)

@@ -21,7 +21,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, computed_field
 
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import RelationId
@@ -114,11 +114,13 @@ class Join(_Value):
 class Value(Expression):
     """One column and the expression of its value.
 
-    `long_scale` is the number of digits behind the point of a measure that has more digits than one sum of Spark takes
+    `column` is set where the value is that column of the stage's driver as it is. `long_scale` is the number of digits
+    behind the point of a measure that has more digits than one sum of Spark takes
     (`service.protocol.stage_spark.MEASURE_DIGITS_MAX`).
     """
 
     name: str
+    column: str | None = None
     long_scale: int | None = None
 
 
@@ -206,8 +208,14 @@ class Stage(_Value):
 
     @property
     def is_alone(self) -> bool:
-        """Whether a row of its input is computed without any other row."""
+        """Whether a changed row of its input concerns no other row of it."""
         return self.partition is None and len(self.inputs) == 1
+
+    @computed_field
+    @property
+    def is_projection(self) -> bool:
+        """Whether each of its rows is computed from one row of its only input: a projection and a filter."""
+        return self.is_alone and self.aggregate is None
 
     @property
     def conditions(self) -> tuple[Condition, ...]:

@@ -21,7 +21,6 @@ from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import (
     LEASE,
     NOW,
-    QUERY,
     add_created,
     add_creating,
     at,
@@ -31,6 +30,7 @@ from tests.support.meta_store import (
     done,
     new_table,
     new_view,
+    query_over,
     relation,
     report,
     running,
@@ -304,7 +304,11 @@ async def test_a_plan_has_everything_a_worker_needs(stores: Stores) -> None:
     (scan,) = second.table_scans
     assert (dml.kind, scan.kind) == (FragmentKind.DML, FragmentKind.STREAM_SCAN)
     assert scan.upstream == first.relation
-    assert (scan.query, scan.scan_type, scan.rate_limit) == (QUERY, ScanType.ARRANGEMENT_BACKFILL, None)
+    assert (scan.query, scan.scan_type, scan.rate_limit) == (
+        query_over(scan.upstream.id),
+        ScanType.ARRANGEMENT_BACKFILL,
+        None,
+    )
     assert [actor.vnodes for actor in scan.actors] == [((0, 3),), ((4, 7),)]
     assert scan.actors[0].id < scan.actors[1].id
     assert second.relation == relation("m", RelationKind.MATERIALIZED_VIEW).model_copy(update={"id": view.relation})

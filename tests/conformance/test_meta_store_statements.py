@@ -14,11 +14,10 @@ from service.ports.statements import APPLIED_PARTLY
 from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RequestId, StatementId, WorkerId
-from service.protocol.request import Analyze, Analyzed, Rejected
+from service.protocol.request import Rejected, Verified, Verify
 from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import (
     NOW,
-    QUERY,
     WORKER,
     add_created,
     barrier,
@@ -201,17 +200,24 @@ async def test_finished_statements_are_forgotten_after_a_while_but_not_their_sta
 LEASE, MINUTE = timedelta(seconds=9), timedelta(minutes=1)
 
 
-def analyze() -> Analyze:
-    return Analyze(id=RequestId(0), upstream=relation("t"), query=QUERY, names=("id", "name"))
+def question() -> Verify:
+    return Verify(
+        id=RequestId(0),
+        graph=DATABASE_GRAPH,
+        epoch=Epoch(1),
+        relation_epoch=Epoch(1),
+        relation=relation("t"),
+        stages=(),
+    )
 
 
 @ON_POSTGRES
 async def test_a_question_is_handed_out_once_and_answered_once(stores: Stores) -> None:
     await running(stores)
     async with stores.begin() as tx:
-        first = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
-        second = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
-        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE) == analyze().model_copy(
+        first = await tx.requests.add(question(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        second = await tx.requests.add(question(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE) == question().model_copy(
             update={"id": first}
         )
         claimed = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
@@ -219,7 +225,7 @@ async def test_a_question_is_handed_out_once_and_answered_once(stores: Stores) -
         assert claimed.id == second
         assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE) is None
         assert await tx.requests.response(first) is None
-        answer = Analyzed(id=first, columns=relation("t").columns)
+        answer = Verified(id=first, epoch=Epoch(1), equal=True, rows=0, expected_rows=0, digest="", expected_digest="")
         await tx.requests.answer(answer)
         await tx.requests.answer(Rejected(id=first, error="late"))
         assert await tx.requests.response(first) == answer
@@ -234,7 +240,7 @@ async def test_a_question_of_a_lost_worker_is_handed_out_again(stores: Stores) -
     other = WorkerId("w-2")
     async with stores.begin() as tx:
         await tx.workers.register(registration(other), now=NOW)
-        asked = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        asked = await tx.requests.add(question(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
         await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
         assert await tx.requests.claim(DATABASE_GRAPH, other, now=NOW, lease=LEASE) is None
         await tx.workers.give_up(WORKER)
@@ -249,7 +255,7 @@ async def test_a_question_of_a_silent_worker_is_handed_out_again_to_some(stores:
     await running(stores)
     others = [WorkerId(f"w-{n}") for n in range(2, REQUEST_TRIES_MAX + 2)]
     async with stores.begin() as tx:
-        asked = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=99 * MINUTE)
+        asked = await tx.requests.add(question(), DATABASE_GRAPH, now=NOW, hold=99 * MINUTE)
         await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
         for n, other in enumerate(others, start=1):
             just, past = NOW + n * LEASE - LEASE / 9, NOW + n * LEASE
@@ -272,7 +278,7 @@ async def test_a_question_that_a_live_worker_holds_for_long_is_shared_with_anoth
     other = WorkerId("w-2")
     async with stores.begin() as tx:
         await tx.workers.register(registration(other), now=NOW)
-        await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        await tx.requests.add(question(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
         await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
         for worker in (WORKER, other):
             await tx.workers.seen(worker, now=NOW + MINUTE)
@@ -287,8 +293,8 @@ async def test_a_question_that_a_live_worker_holds_for_long_is_shared_with_anoth
 async def test_questions_that_nobody_waits_for_are_forgotten(stores: Stores) -> None:
     await running(stores)
     async with stores.begin() as tx:
-        await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW - timedelta(seconds=1), hold=MINUTE)
-        kept = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        await tx.requests.add(question(), DATABASE_GRAPH, now=NOW - timedelta(seconds=1), hold=MINUTE)
+        kept = await tx.requests.add(question(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
         await tx.requests.forget_older(NOW)
         claimed = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
         assert claimed is not None

@@ -1,6 +1,5 @@
-"""`python -m tests.differential SEED [LAST_SEED]`: live through worlds, and print the mix and what differs."""
+"""`python -m tests.differential SEED [LAST_SEED]`: compare the views of worlds, and print the mix and what differs."""
 
-import asyncio
 import logging
 import os
 import sys
@@ -11,7 +10,7 @@ from tests.support.postgres import embedded_postgres
 from tests.support.spark import local_spark
 
 
-def main(first: int, last: int, cases: int, *, live: bool) -> int:
+def main(first: int, last: int, cases: int) -> int:
     """Return the number of differences."""
     total = Findings()
     with embedded_postgres() as url, local_spark() as spark:
@@ -19,8 +18,8 @@ def main(first: int, last: int, cases: int, *, live: bool) -> int:
         logging.getLogger("SQLQueryContextLogger").disabled = True
         spark.sparkContext.setLogLevel("OFF")
         for seed in range(first, last + 1):
-            world = draw(seed, ALL if "ALL" in os.environ else KNOWN, cases=cases, live=live)
-            found = asyncio.run(examine(world, url, spark))
+            world = draw(seed, ALL if "ALL" in os.environ else KNOWN, cases=cases)
+            found = examine(world, url, spark)
             total.add(found)
             for difference in found.differences:
                 sys.stdout.write(shown(difference, world) + "\n")
@@ -31,4 +30,4 @@ def main(first: int, last: int, cases: int, *, live: bool) -> int:
 
 if __name__ == "__main__":
     seeds = [int(one) for one in sys.argv[1:]]
-    sys.exit(min(1, main(seeds[0], seeds[-1], int(os.environ.get("CASES", "60")), live="LIVE" not in os.environ)))
+    sys.exit(min(1, main(seeds[0], seeds[-1], int(os.environ.get("CASES", "60")))))

@@ -1,33 +1,31 @@
-"""A drawn world becomes views that Postgres answers, and those are lived through; what it does not answer must fail.
-
-An expression that is refused counts as that. One that Postgres answers on every row that a view ever meets becomes an
-output of it. One that fails on some rows must fail on these in a view as well, and becomes an output of another view
-that leaves those rows out.
-"""
+"""Sorts out the expressions of a world: what only the store computes, what must fail, and what is compared."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import psycopg
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from service.domain.errors import Refused
-from service.protocol.ids import Generation
+from service.protocol.ids import RelationId
+from service.protocol.relation import Relation
+from service.protocol.stage_spark import spark_reason
 from tests.differential.excluded import EXCLUDED, FAILURES, TAMED
 from tests.differential.grammar import TEMPLATES, without
-from tests.differential.run import Difference, Planned, Run
-from tests.differential.worlds import Change, Language, View, World
+from tests.differential.oracle import Oracle, Rows
+from tests.differential.worlds import Language, View, World
+from tests.support.expressions import table
+from tests.support.meaning import in_spark, planned, travelling
 from tests.support.postgres import fresh_database
-from tests.support.state_store import Store, prepared_store
-from workers.runners.failure import JobFailedError
+from workers.backfill.stages import BoundStage
 
 ALL: Final = Language(TEMPLATES)
 KNOWN: Final = Language(without(EXCLUDED), TAMED)
 """All that is not known to differ."""
-GUARD: Final = "id not in "
 SURVIVORS_MIN: Final = 4
 LAZY: Final = ("case ", "coalesce(", " and ", " or ")
 """Of these Spark leaves out what cannot change the value, and with it what Postgres fails on."""
@@ -35,6 +33,19 @@ NULL_SEEN: Final = ("nullif(", " is ")
 """With both, a value may tell that something is NULL beside which the rest was left out."""
 FAILING_MAX: Final = 12
 """How many expressions of a world are tried on rows on which they must fail."""
+FAILED: Final = (PySparkException, Py4JError)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A view that is not what its text says. `output` is the place of the one that differs, where one is known to."""
+
+    view: View
+    what: str
+    output: int | None = None
+    row: int | None = None
+    postgres: str | None = None
+    ours: str | None = None
 
 
 @dataclass
@@ -44,271 +55,190 @@ class Findings:
     cases: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
     """Reasons, and how often."""
+    stored: Counter[str] = field(default_factory=Counter[str])
+    """Reasons why only the store computes a case."""
     failing: int = 0
     """Cases that must fail, and do."""
     documented: int = 0
     """Cases that fail although Postgres answers them, as is documented, and are left out."""
     lazy: int = 0
     """Cases that should fail, and are NULL: an operand beside a NULL was not computed."""
-    compared: int = 0
-    """Cases that were compared over rows."""
-    empty: int = 0
-    """Cases of views that never had a row."""
-    live: int = 0
+    by_spark: int = 0
+    """Cases that Spark computed, and the store."""
+    by_store: int = 0
+    """Cases that the store computed alone."""
     used: Counter[str] = field(default_factory=Counter[str])
-    strategies: Counter[str] = field(default_factory=Counter[str])
-    pushed: int = 0
     differences: list[Difference] = field(default_factory=list[Difference])
 
     def add(self, other: "Findings") -> None:
         """Take over what came of another world."""
-        for name in ("cases", "failing", "documented", "lazy", "compared", "empty", "live", "pushed"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.refused += other.refused
-        self.used += other.used
-        self.strategies += other.strategies
-        self.differences += other.differences
+        for name, mine in vars(self).items():
+            setattr(self, name, mine + getattr(other, name))
 
     def lines(self) -> list[str]:
         """Return the mix, for people."""
-        refused = self.refused.total()
         return [
-            f"{self.cases} cases of {len(self.used)} templates: {self.compared} compared ({self.empty} over no row)",
-            f"  {self.failing} must fail and do ({self.lazy} are NULL), {refused} refused",
-            f"  {self.documented} fail as documented",
-            f"  {self.live} epochs with changes beside history; {self.pushed} views pushed down",
-            f"  views by strategy: {dict(self.strategies)}",
+            f"{self.cases} cases of {len(self.used)} templates: {self.by_spark} by both engines",
+            f"  {self.by_store} by the store alone, {self.refused.total()} refused",
+            f"  {self.failing} must fail and do ({self.lazy} are NULL), {self.documented} fail as documented",
             *(f"  refused {count} times: {reason}" for reason, count in self.refused.most_common(25)),
+            *(f"  the store alone {count} times: {reason}" for reason, count in self.stored.most_common(25)),
         ]
 
 
 @dataclass
 class _Examination:
-    run: Run
-    static: Run
-    """Every state that a row of the world ever has, as a row."""
+    spark: SparkSession
+    oracle: Oracle
+    upstream: Relation
+    rows: list[tuple[Any, ...]]
     findings: Findings
     must_fail: list[tuple[View, int]] = field(default_factory=list[tuple[View, int]])
 
-    async def planned(self, view: View) -> list[Planned]:
-        """Return the views that come of a drawn one."""
-        predicate = view.predicate
-        if predicate is not None:
+    def view(self, view: View) -> None:
+        """Compare all outputs of a drawn view, over the rows on which Postgres answers them."""
+        if (predicate := view.predicate) is not None:
             # As an output as well: of every row one sees there what it says.
-            view = replace(view, outputs=(*view.outputs, predicate)) if view.used else view
-            if not self._kept(view, predicate, replace(view, outputs=("1",))):
-                predicate = None
+            view = replace(view, outputs=(*view.outputs, predicate))
+            if not self._filters(predicate):
+                view = replace(view, predicate=None)
         safe: list[str] = []
         guarded: list[str] = []
         bad: set[int] = set()
         for output in view.outputs:
-            states = self._kept_on(replace(view, predicate=predicate), output)
-            if states is None:
+            failing = self._failing_rows(replace(view, outputs=(output,)))
+            if failing is None:
                 continue
-            if states and states != {0}:
-                guarded, bad = [*guarded, output], bad | states
-            elif not states:
-                safe.append(output)
-        views = [replace(view, outputs=tuple(safe), predicate=predicate)] if safe else []
-        ids = {int(str(row["id"])) for number, row in enumerate(self.run.world.states(), 1) if number in bad}
-        if guarded and len(ids) < len({row["id"] for row in self.run.world.states()}):
-            listed = f"{GUARD}({', '.join(map(str, sorted(ids)))})"
-            condition = listed if predicate is None else f"{predicate} and {listed}"
-            views.append(replace(view, outputs=tuple(guarded), predicate=condition))
-        return [planned for one in views for planned in self._created(one)]
+            (guarded if failing else safe).append(output)
+            bad |= failing
+        self.findings.used.update(view.used)
+        self._compared(replace(view, outputs=tuple(safe)))
+        guard = f"id not in ({', '.join(map(str, sorted(bad)))})"
+        condition = guard if view.predicate is None else f"{view.predicate} and {guard}"
+        self._compared(replace(view, outputs=tuple(guarded), predicate=condition))
 
-    def _kept(self, view: View, predicate: str, alone: View) -> bool:
-        self.findings.cases += 1
-        if not self._accepted(replace(alone, predicate=predicate)):
+    def _filters(self, predicate: str) -> bool:
+        """Whether a condition can be one of a view that Spark computes, and leaves some rows to compare."""
+        bound = self._planned(View(("1",), predicate))
+        if bound is None or spark_reason(bound.stage) is not None or self.oracle.ask(predicate).errors:
             return False
-        asked = self.run.oracle.ask(predicate)
-        if asked.meaningless:
-            self.findings.differences.append(Difference(view, f"accepted: {asked.meaningless}: {predicate}"))
-        self.must_fail += [
-            (replace(alone, predicate=f"{predicate} and id = {state}"), state) for state in list(asked.errors)[:1]
-        ]
-        # With hardly a row left the outputs would be compared on nothing.
-        return not asked.meaningless and not asked.errors and self.run.oracle.survivors(predicate) >= SURVIVORS_MIN
+        return self.oracle.survivors(predicate) >= SURVIVORS_MIN
 
-    def _kept_on(self, view: View, output: str) -> set[int] | None:
-        """Return the states on which an output fails, or None where it is refused or means nothing."""
+    def _failing_rows(self, alone: View) -> set[int] | None:
+        """Return the rows on which an output fails, or None where it is refused or is never computed."""
         self.findings.cases += 1
-        alone = replace(view, outputs=(output,))
-        if not self._accepted(alone):
+        bound = self._planned(alone)
+        if bound is None:
             return None
-        asked = self.run.oracle.ask(output, view.predicate)
-        if asked.meaningless:
-            self.findings.differences.append(Difference(alone, f"accepted: {asked.meaningless}", 0))
-            return None
-        self.must_fail += [(replace(alone, predicate=f"id = {state}"), state) for state in list(asked.errors)[:1]]
+        asked = self.oracle.ask(alone.outputs[0], alone.predicate)
+        if spark_reason(bound.stage) is None:
+            self.must_fail += [(replace(alone, predicate=f"id = {row}"), row) for row in list(asked.errors)[:1]]
         # A constant that fails does so whatever rows are left out.
-        return {0} if asked.always else set(asked.errors)
+        return None if asked.always else set(asked.errors)
 
-    def _accepted(self, view: View) -> bool:
+    def _planned(self, view: View) -> BoundStage | None:
         try:
-            self.run.bind(view)
-        except Refused as refusal:
-            self.findings.refused[str(refusal)[:90]] += 1
-            return False
-        return True
+            return planned(self.oracle.connection, self.upstream, view.text)
+        except (psycopg.Error, Refused) as refusal:
+            self.findings.refused[str(refusal).splitlines()[0][:90]] += 1
+            return None
 
-    def _created(self, view: View) -> list[Planned]:
-        """Plan a view; outputs that Spark refuses to type although Postgres answers them are differences."""
-        try:
-            planned = self.run.plan(view)
-        except (PySparkException, Refused) as error:
-            if len(view.outputs) == 1:
-                what = f"not created: {str(error).splitlines()[0][:200]}"
-                # Spark folds what is constant before a row is read, also where the view would have none.
-                states = len(self.run.world.states())
-                constant = len(self.run.oracle.ask(view.outputs[0]).errors) == states
-                if constant or _documented(what):
-                    self.findings.documented += 1
-                else:
-                    self.findings.differences.append(Difference(view, what, 0))
-                return []
-            half = len(view.outputs) // 2
-            parts = (replace(view, outputs=part) for part in (view.outputs[:half], view.outputs[half:]))
-            kept = [one for part in parts for planned in self._created(part) for one in planned.view.outputs]
-            return self._created(replace(view, outputs=tuple(kept))) if kept else []
-        types = self.run.oracle.types(view.text)
-        ours = [str(planned.relation.column(name).type).split("(")[0] for name in planned.names]
-        for place, (wanted, found) in enumerate(zip(types[1:], ours[1:], strict=True)):
-            if wanted != _SPELLED.get(found, found) and not (wanted == "numeric[]" and found.startswith("numeric")):
-                self.findings.differences.append(Difference(view, "type", place, None, wanted, found))
-        return [planned]
-
-    async def failing(self) -> None:
-        """Try what must fail."""
-        must = [(view, state) for view, state in self.must_fail if not any(word in view.text for word in LAZY)]
-        for view, state in must[:FAILING_MAX]:
-            try:
-                await self.static.alone(view)
-            except (JobFailedError, PySparkException):
-                self.findings.failing += 1
-            except psycopg.Error as error:
-                # Ours answered. Beside a NULL Spark does not compute what Postgres fails on.
-                if self.static.value() is None or all(word in view.text for word in NULL_SEEN):
-                    self.findings.lazy += 1
-                    continue
-                told = str(error).splitlines()[0]
-                self.findings.differences.append(Difference(view, "does not fail", 0, state, told, self.static.value()))
-            except Refused:
-                self.findings.refused["refused where it must fail"] += 1
-            else:
-                self.findings.differences.append(Difference(view, "does not fail", 0, state))
-
-    async def culprits(self, view: View, error: JobFailedError) -> list[Difference]:
-        """Return which outputs of a view that failed do so over the states of the world."""
-        found: list[Difference] = []
-        if view.predicate is not None and GUARD in view.predicate:
-            condition, _, listed = view.predicate.rpartition(GUARD)
-            bad = {int(one) for one in listed.strip("()").split(", ")}
-            keep = [n for n, row in enumerate(self.run.world.states(), 1) if int(str(row["id"])) not in bad]
-            view = replace(view, predicate=f"{condition}id in ({', '.join(map(str, keep))})")
+    def _compared(self, view: View) -> None:
+        """Compare a view by the text that the store runs, and what Spark can compute of it with Spark as well."""
+        by_both: list[str] = []
         for output in view.outputs:
-            alone = replace(view, outputs=(output,))
-            try:
-                await self.static.alone(alone)
-            except JobFailedError as failed:
-                found.append(Difference(alone, f"fails: {failed.reason[:300]}", 0))
-        return found or [Difference(view, f"fails: {str(error)[-2000:]}")]
+            bound = planned(self.oracle.connection, self.upstream, replace(view, outputs=(output,)).text)
+            reason = spark_reason(bound.stage)
+            if reason is None:
+                by_both.append(output)
+            else:
+                self.findings.stored[(bound.stage.rows[1].refusal or reason)[:90]] += 1
+        if view.outputs:
+            self._by_store(view)
+        self.findings.by_store += len(view.outputs) - len(by_both)
+        self._by_spark(replace(view, outputs=tuple(by_both)))
 
+    def _by_store(self, view: View) -> None:
+        bound = planned(self.oracle.connection, self.upstream, view.text)
+        stage = bound.stage
+        values = ", ".join(f'{one.sql} as "{one.name}"' for one in stage.rows)
+        conditions = " and ".join(["true", *(one.sql for one in stage.conditions)])
+        found = self.oracle.answer(f'select {values} from t "{stage.driver.alias}" where {conditions}', bound.target)
+        self._told(view, found, self.oracle.answer(view.text, bound.target), "value of the store")
 
-_SPELLED: Final = {
-    "timestamp": "timestamp without time zone",
-    "timestamptz": "timestamp with time zone",
-    "time": "time without time zone",
-}
-
-
-async def examine(world: World, url: str, spark: SparkSession) -> Findings:
-    """Live through a world in databases of its own; a view that fails is left out, and the others start again."""
-    findings = Findings()
-    dropped: set[str] = set()
-    while True:
-        with fresh_database(url) as database:
-            async with prepared_store(database) as store:
-                tried = Findings()
-                again = await _lived(world, store, spark, tried, dropped)
-        tried.differences = [*findings.differences, *tried.differences] if again else tried.differences
-        if not again:
-            tried.differences += findings.differences
-            tried.documented += findings.documented
-            return tried
-        findings.documented += sum(_documented(one.what) for one in again)
-        findings.differences += [one for one in again if not _documented(one.what)]
-
-
-async def _lived(
-    world: World, store: Store, spark: SparkSession, findings: Findings, dropped: set[str]
-) -> list[Difference]:
-    run, static = Run(store, spark, world), Run(store, spark, static_of(world), Generation(2))
-    await run.prepare()
-    try:
-        examination = _Examination(run, static, findings)
-        for view in world.views:
-            kept = tuple(output for output in view.outputs if output not in dropped)
-            for planned in await examination.planned(replace(view, outputs=kept)):
-                if planned.view.text not in dropped:
-                    await run.add(planned)
-                    _count(findings, planned)
+    def _by_spark(self, view: View) -> None:
+        """Have Spark compute a view; of several outputs that fail together, the ones that do are found."""
+        if not view.outputs:
+            return
+        bound = planned(self.oracle.connection, self.upstream, view.text)
         try:
-            await run.live_through()
-        except JobFailedError as error:
-            await static.prepare()
-            job = next(job for job in run.jobs if job.plan.id == error.job)
-            found = await examination.culprits(job.planned.view, error)
-            dropped |= {one.view.outputs[0] for one in found if one.output is not None}
-            dropped.add(job.planned.view.text)
-            return found
-        findings.live = run.live
-        findings.differences += run.differences
-        findings.empty = sum(
-            len(job.planned.view.outputs) for job in run.jobs if not run.survived[job.planned.view.text]
-        )
-        await static.prepare()
-        await examination.failing()
-    finally:
-        run.close()
-        static.close()
-    return []
+            texts = in_spark(self.spark, bound, self.rows, as_text=True)
+            found = self.oracle.read(texts, bound.target)
+        except (*FAILED, psycopg.Error) as error:
+            half = len(view.outputs) // 2
+            if half:
+                for part in (view.outputs[:half], view.outputs[half:]):
+                    self._by_spark(replace(view, outputs=part))
+            elif any(reason in str(error) for reason in FAILURES):
+                self.findings.documented += 1
+            else:
+                self.findings.differences.append(Difference(view, f"fails: {str(error)[:300]}", 0))
+            return
+        self.findings.by_spark += len(view.outputs)
+        self._told(view, found, self.oracle.answer(view.text, bound.target), "value of Spark")
+
+    def _told(self, view: View, found: Rows, expected: Rows, what: str) -> None:
+        """Tell of each output the first row in which it differs."""
+        if found.keys() != expected.keys():
+            self.findings.differences.append(Difference(view, f"rows: {sorted(found.keys() ^ expected.keys())}"))
+        told: set[int] = set()
+        for row in sorted(found.keys() & expected.keys()):
+            for place, (ours, right) in enumerate(zip(found[row][1:], expected[row][1:], strict=True)):
+                if ours != right and place not in told:
+                    told.add(place)
+                    self.findings.differences.append(Difference(view, what, place, row, right, ours))
+
+    def failing(self) -> None:
+        """Try what must fail."""
+        must = [(view, row) for view, row in self.must_fail if not any(word in view.text for word in LAZY)]
+        for view, row in must[:FAILING_MAX]:
+            try:
+                bound = planned(self.oracle.connection, self.upstream, view.text)
+                (found,) = in_spark(self.spark, bound, self.rows, as_text=True)
+                self.oracle.read([found], bound.target)
+            except (*FAILED, psycopg.Error):
+                self.findings.failing += 1
+                continue
+            # Beside a NULL Spark does not compute what Postgres fails on.
+            if found[1] is None or all(word in view.text for word in NULL_SEEN):
+                self.findings.lazy += 1
+            else:
+                self.findings.differences.append(Difference(view, "does not fail", 0, row, None, found[1]))
 
 
-def _documented(what: str) -> bool:
-    """Whether a view failed as it is said to."""
-    return what.startswith(("fails: ", "not created: ")) and any(reason in what for reason in FAILURES)
-
-
-def _count(findings: Findings, planned: Planned) -> None:
-    findings.compared += len(planned.view.outputs)
-    findings.strategies[planned.view.strategy] += 1
-    findings.pushed += planned.scan.query.pushdown is not None
-    findings.used.update(planned.view.used)
-
-
-def static_of(world: World) -> World:
-    """Return a world in which every state of a row is a row of its own."""
-    states = world.states()
-    history = tuple(Change(None, {**row, "id": str(number)}) for number, row in enumerate(states, 1))
-    return replace(world, key=(("id", False),), history=history, before=(), after=(), views=())
+def examine(world: World, url: str, spark: SparkSession) -> Findings:
+    """Compare the views of a world in a database of its own."""
+    with fresh_database(url) as database, psycopg.connect(database, autocommit=True) as connection:
+        oracle = Oracle.over(connection, world)
+        upstream = table(world.ddl).model_copy(update={"id": RelationId(1)})
+        one = _Examination(spark, oracle, upstream, travelling(connection, upstream), Findings())
+        for view in world.views:
+            one.view(view)
+        one.failing()
+    return one.findings
 
 
 def shown(difference: Difference, world: World) -> str:
     """Return a difference for people."""
     view = difference.view
     lines = [f"seed {world.seed}: {difference.what}"]
-    if difference.output is not None and difference.output < len(view.outputs):
-        view = replace(view, outputs=(view.outputs[difference.output],), strategy=view.strategy)
-    lines.append(f"  {view.text}   -- {view.strategy}")
-    text = view.text
+    if difference.output is not None:
+        view = replace(view, outputs=(view.outputs[difference.output],))
+    lines.append(f"  {view.text}")
     if difference.row is not None:
-        rows = [row for row in world.states() if row["id"] == str(difference.row)]
+        row = world.rows[difference.row - 1]
         named = {
-            column.name: (row.get(column.name), column.type)
-            for row in rows
-            for column in world.columns
-            if column.name in text
+            column.name: (row.get(column.name), column.type) for column in world.columns if column.name in view.text
         }
         lines += [f"    {name} = {value!r} {kind}" for name, (value, kind) in named.items() if name != "id"]
     if difference.postgres is not None or difference.ours is not None:

@@ -1,25 +1,24 @@
-"""Postgres's side: what each text answers over the rows of an epoch, and which rows a text cannot be asked of."""
+"""Postgres's side: what each text answers over the rows of a world, and which rows a text cannot be asked of."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
 
-from service.protocol.relation import Relation, state_table
-from tests.differential.worlds import World, literal, name_of
+from service.protocol.relation import Relation
+from tests.differential.worlds import World, literal
+from tests.support.stages_oracle import run
 
-Rows = Counter[tuple[str | None, ...]]
+Rows = dict[int, tuple[str | None, ...]]
+"""The values of a row as texts, by its id."""
 _NO_SUCH: Final = "42"
 """SQLSTATEs of texts that mean nothing: no row is to blame."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What Postgres says of an expression over every row that ever is: errors by the number of the state, from 1, or
-    the reason why it means nothing.
-    """
+    """What Postgres says of an expression over every row: errors by the id, or the reason why it means nothing."""
 
     meaningless: str | None = None
     errors: dict[int, str] = field(default_factory=dict[int, str])
@@ -29,46 +28,25 @@ class Asked:
 
 @dataclass
 class Oracle:
-    """A connection that sees the upstream as `t`."""
+    """A connection to a database with the table `t`."""
 
     connection: psycopg.Connection[tuple[Any, ...]]
-    upstream: Relation
 
     @classmethod
-    def over(cls, url: str, world: World, upstream: Relation) -> "Oracle":
-        """Connect, and put every row that ever is where it can be asked about."""
-        connection = psycopg.connect(url, autocommit=True)
-        names = ", ".join(name_of(column.name) for column in world.columns)
-        for statement in (
-            "set timezone = 'UTC'",
-            "set jit = off",
-            f"create temp table t as select {names} from {state_table(upstream.id)} with no data",
-            "create temp table states as select row_number() over () as _state, * from t",
-        ):
-            connection.execute(_bytes(statement))
-        oracle = cls(connection, upstream)
-        for number, row in enumerate(world.states(), 1):
+    def over(cls, connection: "psycopg.Connection[Any]", world: World) -> "Oracle":
+        """Make the table, whose texts have the collation that the store gives them."""
+        ddl = world.ddl.replace(" text,", ' text collate "C",')
+        run(connection, f"set timezone = 'UTC'; set jit = off; {ddl}")
+        for row in world.rows:
             values = ", ".join(literal(column, row.get(column.name)) for column in world.columns)
-            connection.execute(_bytes(f"insert into states values ({number}, {values})"))
-        return oracle
-
-    def close(self) -> None:
-        """Disconnect."""
-        self.connection.close()
-
-    def at(self, epoch: int) -> None:
-        """Show the upstream as it is at an epoch."""
-        names = ", ".join('"' + c.name.replace('"', '""') + '"' for c in self.upstream.visible)
-        table = state_table(self.upstream.id)
-        self.connection.execute(b"truncate t")
-        alive = f"_from <= {epoch} and _to > {epoch}"
-        self.connection.execute(_bytes(f"insert into t select {names} from {table} where {alive}"))
+            run(connection, f"insert into t values ({values})")
+        return cls(connection)
 
     def ask(self, expression: str, predicate: str | None = None) -> Asked:
-        """Ask an expression of every state that satisfies a predicate."""
-        text, condition = f"select ({expression})::text from states t", predicate or "true"
+        """Ask an expression of every row that satisfies a predicate."""
+        condition = predicate or "true"
         try:
-            self.connection.execute(_bytes(f"{text} where {condition}"))
+            run(self.connection, f"select ({expression})::text from t where {condition}")
         except psycopg.Error as error:
             if (error.sqlstate or "").startswith(_NO_SUCH):
                 return Asked(meaningless=str(error).splitlines()[0])
@@ -76,60 +54,38 @@ class Oracle:
         return Asked()
 
     def survivors(self, predicate: str) -> int:
-        """Return how many states satisfy a predicate."""
-        row = self.connection.execute(_bytes(f"select count(*) from states where {predicate}")).fetchone()
-        assert row is not None
-        return row[0]
+        """Return how many rows satisfy a predicate."""
+        return len(run(self.connection, f"select from t where {predicate}").fetchall())
 
     def _always(self, expression: str) -> bool:
         try:
-            self.connection.execute(_bytes(f"select ({expression})::text from states t where false"))
+            run(self.connection, f"select ({expression})::text from t where false")
         except psycopg.Error:
             return True
         return False
 
     def _errors(self, expression: str, condition: str) -> dict[int, str]:
         errors: dict[int, str] = {}
-        for (state,) in self.connection.execute(b"select _state from states order by 1").fetchall():
-            # A state is picked before it is asked about.
-            picked = f"(select * from states where _state = {state} offset 0) t"
+        for (row,) in run(self.connection, "select id from t order by 1").fetchall():
+            # A row is picked before it is asked about.
+            picked = f"(select * from t where id = {row} offset 0) t"
             try:
-                self.connection.execute(_bytes(f"select ({expression})::text from {picked} where {condition}"))
+                run(self.connection, f"select ({expression})::text from {picked} where {condition}")
             except psycopg.Error as error:
-                errors[state] = str(error).splitlines()[0]
+                errors[row] = str(error).splitlines()[0]
         return errors
 
-    def answer(self, query: str, types: Sequence[str]) -> Rows:
-        """Return what a query answers, as texts. Raises psycopg.Error."""
-        names = ["id", *(f"c{place}" for place in range(len(types) - 1))]
-        listed = ", ".join(_text(name, kind) for name, kind in zip(names, types, strict=True))
-        return Counter(self.connection.execute(_bytes(f"select {listed} from ({query}) q")).fetchall())
+    def answer(self, query: str, target: Relation) -> Rows:
+        """Return what a query answers, in the types of a view. Raises psycopg.Error."""
+        listed = ", ".join(f'"{one.name}"::{one.type}::text' for one in target.visible)
+        rows = run(self.connection, f"select id, {listed} from ({query}) q").fetchall()
+        return {row[0]: row[1:] for row in rows}
 
-    def types(self, query: str) -> list[str]:
-        """Return the types of a query's columns, without their precision."""
-        found = self.connection.execute(_bytes(f"select * from ({query}) q limit 0")).description or []
-        oids = [column.type_code for column in found]
-        named = dict(
-            self.connection.execute(
-                "select oid, format_type(oid, null) from pg_type where oid = any(%s)", [oids]
-            ).fetchall()
-        )
-        return [named[oid] for oid in oids]
-
-    def held(self, view: Relation, names: Sequence[str], epoch: int) -> Rows:
-        """Return what a view holds at an epoch."""
-        listed = ", ".join(_text(f'"{name}"', view.column(name).type.name) for name in names)
-        alive = f"_from <= {epoch} and _to > {epoch}"
-        return Counter(
-            self.connection.execute(_bytes(f"select {listed} from {state_table(view.id)} where {alive}")).fetchall()
-        )
-
-
-def _text(name: str, kind: str) -> str:
-    # Zeros at the end of a number are not compared: a column of a view has one scale for all its rows.
-    return f"trim_scale({name})::text" if kind == "numeric" else f"{name}::text"
-
-
-def _bytes(text: str) -> Any:
-    """Psycopg takes composed texts as bytes only: a `%` in them is no parameter."""
-    return text.encode()
+    def read(self, rows: Sequence[tuple[str | None, ...]], target: Relation) -> Rows:
+        """Return rows of texts as Postgres shows them once it has stored them."""
+        columns = ", ".join(f'"{one.name}" {one.type}' for one in target.visible)
+        run(self.connection, f"drop table if exists held; create temp table held ({columns})")
+        with self.connection.cursor() as cursor:
+            places = ", ".join(f"%s::{one.type}" for one in target.visible)
+            cursor.executemany(f"insert into held values ({places})".encode(), rows)
+        return self.answer("select * from held", target)

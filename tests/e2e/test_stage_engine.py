@@ -48,3 +48,21 @@ def test_the_history_of_stages_in_spark_outlives_its_worker(service: Service) ->
         assert service.assert_equal(view, query) > 0
         found = service.post(f"/v1/jobs/{service.job(view)}/verify?engine=spark")
         assert (found["equal"], found["engine"]) == (True, "spark"), found
+
+
+def test_a_value_that_spark_does_not_hold_is_the_stores(service: Service) -> None:
+    """I1, I3: Spark has written some rows of the epoch by then, so the graph recovers, and the store goes on."""
+    service.run("CREATE TABLE t (id int PRIMARY KEY, n numeric)")
+    service.run("INSERT INTO t SELECT g, g FROM generate_series(1, 3000) g")
+    service.run(f"INSERT INTO t VALUES (4000, 0.5), (4001, 1{'0' * 50})")
+    views = {
+        "filtered": "SELECT id, n FROM t WHERE n > 0.2",
+        "joined": "SELECT a.id, b.n FROM t a JOIN t b ON b.id = a.id WHERE b.n > 0.2",
+    }
+    for name, query in views.items():
+        service.run(f"CREATE MATERIALIZED VIEW {name} AS {query}", **SPARK)
+        service.until_created(name)
+        assert service.get(f"/v1/jobs/{service.job(name)}")["engines"]["store"]["rows"] > 0
+    service.run("UPDATE t SET n = n + 1 WHERE id % 10 = 0")
+    for name, query in views.items():
+        assert service.assert_equal(name, query) == 3002

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.protocol.ids import ActorId, FragmentId, Vnode
-from service.protocol.plan import ActorPlan, PositionState, ScanType, Stateless, TableScanPlan, VnodePosition
+from service.protocol.plan import ActorPlan, PositionState, ScanType, TableScanPlan, VnodePosition
 from service.protocol.vnodes import Runs, runs_of, vnodes_of
+from tests.support.projections import projection
 from tests.support.state_store import relation
 from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions, redistributed
@@ -20,7 +21,7 @@ SCAN = TableScanPlan(
     id=FragmentId(1),
     actors=(),
     upstream=UPSTREAM,
-    query=Stateless(projection=("id",)),
+    query=projection(UPSTREAM, UPSTREAM),
     scan_type=ScanType.ARRANGEMENT_BACKFILL,
 )
 KEYS = st.tuples(st.none() | st.text(max_size=3))

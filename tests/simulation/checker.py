@@ -27,8 +27,8 @@ from service.protocol.ids import (
     Vnode,
 )
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Throttle, Update
-from service.protocol.plan import FragmentKind, PositionState, Prefix, Stateless, VnodePosition
-from service.protocol.relation import Relation
+from service.protocol.plan import FragmentKind, PositionState, Prefix, VnodePosition
+from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import Collected, DmlReport
 from service.protocol.stage import Stage
 from tests.simulation import dml, placement, shapes, stages
@@ -303,7 +303,11 @@ class Checker:
 
     def _node(self, scan: FragmentRow) -> RelationId | None:
         """Return a scan's node of the backfill order: what it reads, or what a stage writes."""
-        return self._output(scan) if isinstance(scan.query, Stage) else scan.upstream
+        if not isinstance(scan.query, Stage) or scan.upstream is None:
+            return scan.upstream
+        hidden = self.tables.relations[scan.upstream].relation.kind is RelationKind.INTERNAL
+        own = scan.query.is_projection and scan.output is None and not hidden
+        return scan.upstream if own else self._output(scan)
 
     def _output(self, scan: FragmentRow) -> RelationId:
         return self.tables.jobs[scan.job].job.relation if scan.output is None else scan.output
@@ -481,7 +485,7 @@ class Checker:
         rows: Rows = {}
         for scan in scans:
             assert scan.upstream is not None
-            if isinstance(scan.query, Stage):
+            if isinstance(scan.query, Stage) and not shapes.is_branch(scan.query):
                 rows.update(self._stage(scan, scan.query, contents, relation))
             else:
                 rows.update(self._branch(scan, contents[scan.upstream], relation))
@@ -515,7 +519,7 @@ class Checker:
         return {key: row for key, row in rows if _reached(positions.get(Vnode(placed[key])), key)}
 
     def _branch(self, scan: FragmentRow, upstream: Rows, relation: RelationId) -> Rows:
-        assert isinstance(scan.query, Stateless)
+        assert isinstance(scan.query, Stage)
         assert scan.upstream is not None
         query, branch = shapes.query_of(scan.query), shapes.branch_of(scan.query)
         parts = len(self.tables.relations[relation].relation.key)

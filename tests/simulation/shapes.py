@@ -12,8 +12,9 @@ from service.domain.placement import blocks
 from service.ports.records import THE_RELATION, NewFragment, NewJob, NewOperator, NewTableScan
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
-from service.protocol.plan import Prefix, ScanType, Stateless
+from service.protocol.plan import Prefix, ScanType
 from service.protocol.relation import Relation, RelationKind
+from service.protocol.stage import Condition, EngineChoice, Input, Join, JoinKind, Stage, Value
 from tests.simulation.stages import Chain
 from tests.support.model import Row
 
@@ -48,14 +49,19 @@ Branch = tuple[Relation, tuple[str, str | None]]
 """What a branch of a view reads, and its query."""
 
 
-def query_of(query: Stateless) -> Callable[[Row], Row | None]:
+def query_of(query: Stage) -> Callable[[Row], Row | None]:
     """Return what a query makes of a row."""
-    return QUERIES[query.projection[0], query.predicate]
+    return QUERIES[query.rows[0].sql, next((one.sql for one in query.where), None)]
 
 
-def branch_of(query: Stateless) -> int:
+def is_branch(query: Stage) -> bool:
+    """Whether a stage is a branch of a view that projects and filters, and not one of a chain."""
+    return query.engine is EngineChoice.SPARK
+
+
+def branch_of(query: Stage) -> int:
     """Return the number of the query's branch."""
-    return int(query.projection[1])
+    return int(query.rows[1].sql)
 
 
 @lru_cache(maxsize=1024)
@@ -101,7 +107,7 @@ def view(
         NewTableScan(
             actors=blocks(upstream.vnode_count, owners),
             upstream=upstream.id,
-            query=_stateless(number, tuple(part.name for part in upstream.key), query, keys),
+            query=_projection(upstream.id, number, tuple(part.name for part in upstream.key), query, keys),
             scan_type=scan_type,
             rate_limit=rate_limit,
         )
@@ -194,6 +200,16 @@ def view_of_operators(
 
 
 @lru_cache(maxsize=4096)
-def _stateless(branch: int, names: tuple[str, ...], query: tuple[str, str | None], keys: int) -> Stateless:
-    padding = ["null"] * (keys - 1 - len(names))
-    return Stateless(projection=(query[0], str(branch), *names, *padding), predicate=query[1])
+def _projection(
+    upstream: RelationId, branch: int, names: tuple[str, ...], query: tuple[str, str | None], keys: int
+) -> Stage:
+    """Return a branch, which Spark always computes."""
+    value, predicate = query
+    texts = [str(branch), *names, *["null"] * (keys - 1 - len(names))]
+    rows = {"v": value, **{f"_k{place}": text for place, text in enumerate(texts)}}
+    return Stage(
+        joins=(Join(kind=JoinKind.INNER, inputs=(Input(alias="i", relation=upstream),)),),
+        where=() if predicate is None else (Condition(sql=predicate, spark=predicate, inputs=("i",)),),
+        rows=tuple(Value(name=name, sql=text, spark=text) for name, text in rows.items()),
+        engine=EngineChoice.SPARK,
+    )

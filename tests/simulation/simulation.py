@@ -50,7 +50,7 @@ from workers.backfill.reading import Replay
 from workers.engines import group_merge, history
 from workers.engines import operators as operator_engines
 from workers.engines import stages as stage_engines
-from workers.runners import operators, stage_scan, table_scan
+from workers.runners import operators, stage_scan
 from workers.runners.port import Stores
 
 ENDS_WITHIN = 600.0
@@ -506,8 +506,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         (agent, "datetime", SimpleNamespace(now=now)),
         (schedule, "asyncio", SimpleNamespace(Event=asyncio.Event, create_task=create_task)),
         (schedule, "run_periodically", periodically),
-        (table_scan, "plan", _as_it_is),
-        (table_scan, "find_failing_row", _nobody),
+        (stage_scan, "find_failing_row", _nobody),
         (stage_scan, "Copiers", partial(InTurn, kernel)),
         (operators, "Copiers", partial(InTurn, kernel)),
         (history, "page_rows_after", _as_it_is),

@@ -62,7 +62,7 @@ def test_a_merge_that_loses_what_is_left_of_the_log_is_found(monkeypatch: pytest
             else interleaved(since=since, curr=curr)
         )
 
-    monkeypatch.setattr("workers.runners.table_scan.interleaved", since_the_last_barrier)
+    monkeypatch.setattr("workers.runners.stage_scan.interleaved", since_the_last_barrier)
     assert "I1" in found(near=40)
 
 

@@ -19,7 +19,8 @@ from workers.backfill.actors import FragmentTask
 from workers.backfill.stages import Advance, Advances, Window, Windows
 from workers.engines import operators
 from workers.engines.history import ActorHistory
-from workers.engines.stages import StageTask
+from workers.engines.port import StageTask
+from workers.engines.stages import StageEngine
 from workers.runners.operators import Operator
 from workers.runners.port import RunningEpoch
 from workers.runners.stage_scan import StageScan
@@ -73,7 +74,7 @@ def test_changes_before_the_end_of_history_are_found(monkeypatch: pytest.MonkeyP
 
     def too_early(self: StageScan, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         changed = frozenset(epoch.changed.intersection(self.reads))
-        if changed and not self.state.finished:
+        if changed and not (self.state.finished or self.bound.stage.is_projection):
             task = StageTask(
                 curr=epoch.barrier.curr,
                 actors=self.actor_tasks([0 for _ in self.state.actors]),
@@ -86,7 +87,11 @@ def test_changes_before_the_end_of_history_are_found(monkeypatch: pytest.MonkeyP
                 epoch.wrote(self.target.id, inserted=one.inserted, ended=one.closed)
         return ran(self, epoch)
 
+    def whole(_engine: StageEngine, _task: StageTask) -> Advances:
+        return {}
+
     monkeypatch.setattr(StageScan, "run", too_early)
+    monkeypatch.setattr(StageEngine, "_advances", whole)
     assert "I1" in found(near=3, staging=True)
 
 

@@ -18,11 +18,11 @@ from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.dml import DmlLimits, InsertStaged, Statement, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
-from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, OperatorPlan, Prefix, Stateless, TableScanPlan
+from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, OperatorPlan, Prefix, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed, FragmentReport
-from service.protocol.request import Analyzed, Rejected, Request, Verified
-from service.protocol.stage import Engine, Stage
+from service.protocol.request import Rejected, Request, Verified
+from service.protocol.stage import Engine
 from service.protocol.table_format import POSTGRES
 from tests.simulation import dml, shapes
 from tests.simulation.decoupling import BRIEFLY
@@ -36,12 +36,13 @@ from tests.support.model import Arrangement, Key, Passed, Reading, Version, Vers
 from workers.agent import Agent
 from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions
+from workers.backfill.reading import Reading as ReadWindow
 from workers.backfill.scan import ActorState
 from workers.backfill.stages import BoundStage
 from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
 from workers.engines.history import ActorHistory
 from workers.engines.operators import OperatorEngine, OperatorTask
-from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
+from workers.engines.port import ActorOutcome, ScanTask, StageTask, TaskEngine
 from workers.graph import GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 from workers.runners.failure import JobFailedError
@@ -50,7 +51,6 @@ from workers.runners.operators import Operator
 from workers.runners.port import FragmentRunner, RunningEpoch, Stores
 from workers.runners.port import Place as RunnerPlace
 from workers.runners.stage_scan import StageScan
-from workers.runners.table_scan import TableScan
 from workers.state_store.port import DmlOutcome, StageSession
 
 _AT_ONCE = timedelta(0)
@@ -120,7 +120,7 @@ class SimulatedClient:
         self.place.kernel.stop(POLL)
         return look
 
-    def respond(self, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
+    def respond(self, worker: WorkerId, response: Verified | Rejected) -> None:
         self._call("respond", lambda world: worker_calls.respond(world, worker, response))
 
     def _call(self, name: str, body: Callable[[World], Awaitable[Any]]) -> Any:
@@ -299,29 +299,26 @@ class TaskDml:
 
 
 class PlainEngine:
-    """In the place of Spark and of the store: the same epoch, row by row."""
+    """In the place of Spark: the same epoch, row by row."""
 
-    def __init__(self, name: Engine, scan: ScanTask, query: Stateless) -> None:
-        assert name is Engine.SPARK or scan.pushdown is not None
-        self.scan, self.query = scan, query
+    def __init__(self, scan: ScanTask) -> None:
+        self.scan, self.query = scan, scan.bound.stage
         self.tasks = cast("TaskStore", scan.store)
 
-    def run(self, task: EpochTask) -> list[ActorOutcome]:
-        assert len(task.actors) == self.scan.actors, "the job was planned for another number of actors"
+    def run(self, task: StageTask) -> list[ActorOutcome]:
         indexes = list(range(len(task.actors)))
         self.tasks.place.kernel.random.shuffle(indexes)
         return [self._actor(task, index) for index in indexes]
 
-    def give_up(self) -> None:
-        pass
-
-    def _actor(self, task: EpochTask, index: int) -> ActorOutcome:
-        tasks, actor = self.tasks, task.actors[index]
+    def _actor(self, task: StageTask, index: int) -> ActorOutcome:
+        tasks, actor, driver = self.tasks, task.actors[index], self.scan.driver.id
+        window = task.windows[driver]
+        reading = ReadWindow(window.after if driver in task.changed else window.upto, window.upto, task.at[driver])
         running = tasks.scan
         assert running is not None
-        source = Source(tasks.table(self.scan.upstream.id), task.reading, task.curr)
+        source = Source(tasks.table(driver), reading, task.curr)
         writing = Writing(tasks.store, tasks.graph, tasks.generation)
-        target = Target(writing, tasks.table(self.scan.target.id), source, shapes.branch_of(self.query))
+        target = Target(writing, tasks.table(self.scan.bound.target.id), source, shapes.branch_of(self.query))
         state = ActorState(
             running.state.actors[index].id,
             Positions(
@@ -347,7 +344,7 @@ class PlainEngine:
             passed,
         )
         # The epoch before this one, where nothing is said to have changed since.
-        prev = min(task.reading.after, task.curr - 1)
+        prev = min(reading.after, task.curr - 1)
         executor.run(state, prev, task.curr, Reading(tasks.page_rows, tasks.pages_max, tasks.began))
         closed = 0
         if writing.closed or writing.inserted:
@@ -386,18 +383,18 @@ class SimulatedExecutor(GraphExecutor):
 
 
 @dataclass(kw_only=True)
-class SimulatedScan(TableScan):
-    """The real one, which says that it runs, with an engine of the simulation."""
+class SimulatedScan(StageScan):
+    """The real one of a projection, which says that it runs, with an engine of the simulation."""
 
     @override
-    def _compute(self, epoch: RunningEpoch, task: EpochTask) -> Sequence[ActorOutcome]:
+    def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
         tasks = cast("TaskStore", epoch.stores.versioned)
         tasks.scan, tasks.began = self, tasks.place.kernel.seconds
         return super()._compute(epoch, task)
 
     @override
-    def _made(self, name: Engine, scan: ScanTask) -> ScanEngine:
-        return PlainEngine(name, scan, cast("Stateless", self.query))
+    def _projection(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+        return PlainEngine(self._scan_task(epoch))
 
 
 @dataclass(kw_only=True)
@@ -453,9 +450,8 @@ def _join(
     assert isinstance(fragment, TableScanPlan)
     if isinstance(fragment.query, Prefix):
         return SimulatedOperator.join(spark, runners, job, fragment, now)
-    if isinstance(fragment.query, Stage):
-        return SimulatedStageScan.join(spark, runners, job, fragment, now)
-    return SimulatedScan.join(spark, runners, job, fragment, now)
+    scan = SimulatedScan if shapes.is_branch(fragment.query) else SimulatedStageScan
+    return scan.join(spark, runners, job, fragment, now)
 
 
 @dataclass

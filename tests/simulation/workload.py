@@ -375,7 +375,9 @@ class Users:
                     if any(one.rate_limit is not None for one in scans):
                         await limits.throttle_job(world, job, None, asked_by=itself("the end"))
                     # A stage starts when what it reads is complete, and not before.
-                    if any(one.waiting and not isinstance(one.query, Stage) for one in scans):
+                    if any(
+                        one.waiting and shapes.is_branch(one.query) for one in scans if isinstance(one.query, Stage)
+                    ):
                         await mutations.start_job(world, job, asked_by=itself("the end"))
 
         return call

@@ -1,6 +1,5 @@
 """Worlds of `tests/differential`, seed after seed, until `SOAK_CASES` cases are compared: 20,000 by default."""
 
-import asyncio
 import logging
 import os
 import sys
@@ -23,7 +22,7 @@ def test_so_many_views_hold_what_their_texts_answer(postgres_url: str, spark: Sp
     total = Findings()
     for seed in count(first_seed()):
         world = draw(seed, KNOWN, cases=200)
-        found = asyncio.run(examine(world, postgres_url, spark))
+        found = examine(world, postgres_url, spark)
         total.add(found)
         assert not found.differences, "\n".join(shown(difference, world) for difference in found.differences)
         if total.cases >= int(os.environ.get("SOAK_CASES", "20000")):

@@ -9,16 +9,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, RelationId, Vnode
-from service.protocol.plan import PositionState, Stateless, VnodePosition
+from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import RelationKind
 from service.protocol.table_format import Capabilities
+from tests.support.projections import bound_projection
 from tests.support.state_store import relation
 from workers.backfill.actors import ActorTask
-from workers.backfill.reading import interleaved
+from workers.backfill.stages import Window
 from workers.engines import failing_row
 from workers.engines.failing_row import find_failing_row
-from workers.engines.port import EpochTask, ScanTask
-from workers.queries.stateless import plan
+from workers.engines.port import ScanTask, StageTask
 from workers.spark.frames import run_frame
 from workers.state_store.port import CLOSE, LIVE, VNODE
 from workers.state_store.wire import read_schema
@@ -55,12 +55,19 @@ def test_n7a_the_row_is_found_with_one_plan_and_a_job_for_each_half(
         return run_frame(frame, task)
 
     monkeypatch.setattr(failing_row, "run_frame", counted)
-    query = plan(Stateless(projection=("id", "10 div v")), UPSTREAM, VIEW)
+    bound = bound_projection(UPSTREAM, VIEW, ("{id}", "10 div {v}"))
     store = Changed(tuple(0 if key in bad else 2 for key in range(ROWS)))
     actor = ActorTask(runs=((0, UPSTREAM.vnode_count - 1),), positions=(COMPLETED,), permits=0)
-    task = EpochTask(curr=Epoch(9), reading=interleaved(since=Epoch(8), curr=Epoch(9)), actors=(actor,), page_rows=10)
-    scan = ScanTask(cast("Any", store), UPSTREAM, VIEW, 1)
-    found = find_failing_row(spark, scan, query, task, 120.0)
+    task = StageTask(
+        curr=Epoch(9),
+        windows={UPSTREAM.id: Window(Epoch(8), Epoch(9))},
+        changed=frozenset({UPSTREAM.id}),
+        at={UPSTREAM.id: Epoch(9)},
+        actors=(actor,),
+        page_rows=10,
+    )
+    scan = ScanTask(cast("Any", store), bound, UPSTREAM)
+    found = find_failing_row(spark, scan, task, 120.0)
     assert found in ({f"(id) = ({key})" for key in bad} or {None})
     assert len(set(map(id, frames))) == 1
     assert len(frames) <= 1 + ROWS.bit_length()

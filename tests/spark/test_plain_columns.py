@@ -7,17 +7,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, Term
-from service.protocol.plan import Pushdown, Stateless
 from service.protocol.relation import Relation
+from tests.support.projections import bound_projection
 from tests.support.state_store import Store, relation, store_of
 from workers.backfill.actors import ActorTask
-from workers.backfill.reading import Reading
+from workers.backfill.stages import Window
 from workers.engines.plain import is_plain
-from workers.engines.port import EpochTask, ScanTask
-from workers.engines.spark import SparkEngine
-from workers.queries.stateless import plan
+from workers.engines.port import ScanTask, StageTask
+from workers.engines.spark import SparkProjection
 from workers.state_store.postgres import PostgresStore
-from workers.state_store.wire import ticked
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(120)]
 
@@ -46,7 +44,9 @@ VALUES = (
     "1, 'NaN', 0.01, 1.5, '-Infinity', 'Infinity', '1582-10-15', '1582-10-04 00:00', '2024-03-31 02:30+02', '\\x5c', "
     "null, '{NULL}'",
 )
-QUERY = Stateless(projection=tuple(map(ticked, COLUMNS)), pushdown=Pushdown(columns=tuple(COLUMNS)))
+PLAIN = tuple(f"{{{name}}}" for name in COLUMNS)
+COMPUTED = tuple(f"({one})" for one in PLAIN)
+"""The same values, which the JVM computes."""
 ROWS = 400
 
 
@@ -67,12 +67,19 @@ async def store(database_url: str) -> AsyncGenerator[Store]:
 async def test_plain_columns_are_copied_as_they_are(store: Store, spark: SparkSession) -> None:
     versioned = PostgresStore(store.logins.writer_url, DATABASE_GRAPH, GENERATION)
     actors = tuple(ActorTask(runs=(run,), positions=(), permits=None) for run in ((0, 127), (128, 255)))
-    window = Reading(Epoch(5), Epoch(5), Epoch(5))
-    task = EpochTask(curr=Epoch(9), reading=window, actors=actors, page_rows=30, slice_seconds=60.0)
-    for number, plain in ((2, QUERY.pushdown), (3, None)):
-        scan = ScanTask(versioned, UPSTREAM, target(number), len(actors), plain=plain)
-        assert is_plain(scan, QUERY.pushdown)
-        outcomes = SparkEngine(spark, scan, plan(QUERY, UPSTREAM, target(number))).run(task)
+    task = StageTask(
+        curr=Epoch(9),
+        windows={UPSTREAM.id: Window(Epoch(5), Epoch(5))},
+        changed=frozenset(),
+        at={UPSTREAM.id: Epoch(5)},
+        actors=actors,
+        page_rows=30,
+        slice_seconds=60.0,
+    )
+    for number, values in ((2, PLAIN), (3, COMPUTED)):
+        scan = ScanTask(versioned, bound_projection(UPSTREAM, target(number), values), UPSTREAM)
+        assert is_plain(scan) is (values is PLAIN)
+        outcomes = SparkProjection(spark, scan).run(task)
         assert sum(one.snapshot_rows for one in outcomes) == sum(one.inserted for one in outcomes) == ROWS
         assert sum(len(one.positions) for one in outcomes) == UPSTREAM.vnode_count
     copies = [await store.rows(f"select x::text from state.t_{number} x order by id") for number in (2, 3)]
@@ -85,7 +92,5 @@ def test_what_is_written_in_another_form_is_not_plain() -> None:
     store = PostgresStore("postgresql://nowhere", DATABASE_GRAPH, GENERATION)
     for kind in ("uuid", "numeric", "jsonb", "time", "interval", "numeric(5,2)[]"):
         other = relation(4, "w", {"id": "bigint", "x": kind})
-        assert not is_plain(ScanTask(store, other, other, 1), Pushdown(columns=("id", "x"))), kind
-    plain = ScanTask(store, UPSTREAM, UPSTREAM, 1)
-    assert not is_plain(plain, Pushdown(columns=tuple(COLUMNS), predicate="id > 1"))
-    assert not is_plain(plain, None)
+        assert not is_plain(ScanTask(store, bound_projection(other, other, ("{id}", "{x}")), other)), kind
+    assert not is_plain(ScanTask(store, bound_projection(UPSTREAM, UPSTREAM, PLAIN, "{id} > 1"), UPSTREAM))

@@ -135,7 +135,6 @@ def verified(spark: SparkSession, chains: Chains, chain: Chain) -> Verified:
         epoch=Epoch(chain.windowed),
         relation_epoch=Epoch(chains.epoch),
         relation=chain.view,
-        scans=(),
         stages=stages,
     )
     store = PostgresStore(chains.store.logins.writer_url, DATABASE_GRAPH, GENERATION)

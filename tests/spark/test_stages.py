@@ -24,12 +24,11 @@ from tests.support.stage_world import Made, run, stage_store, world_of
 from tests.support.state_store import Store
 from workers.backfill.stages import BoundStage
 from workers.engines import stage_spark as engine
-from workers.engines.port import ActorOutcome
+from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_changes import SparkStageChanges
 from workers.engines.stage_inputs import InputStates
 from workers.engines.stage_lookups import Lookups
 from workers.engines.stage_rule import StageRule
-from workers.engines.stages import StageTask
 from workers.queries import stage_spark
 from workers.queries.stage_spark import StageSelect
 from workers.spark.frames import RepeatedTaskError

@@ -21,11 +21,12 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Add, Mutation
-from service.protocol.plan import ActorPlan, JobPlan, Pushdown, ScanType, Stateless, TableScanPlan, VnodePosition
+from service.protocol.plan import ActorPlan, JobPlan, ScanType, TableScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected, FragmentReport
-from service.protocol.stage import Engine
+from service.protocol.stage import EngineChoice
 from service.protocol.vnodes import vnodes_of
+from tests.support.projections import projection
 from tests.support.state_store import relation
 from tests.support.table_formats import GENERATION, TERM, Format, batch, table_format
 from tests.support.table_scans import scans_of, table_scans
@@ -42,10 +43,6 @@ LIMIT = 5
 UPSTREAM = relation(1, "t", {"id": "bigint", "v": "integer", "t": "text"}).model_copy(update={"vnode_count": VNODES})
 VIEW = UPSTREAM.model_copy(update={"id": RelationId(2), "name": "m", "kind": RelationKind.MATERIALIZED_VIEW})
 WHOLE = PageSize(1_000, exact=True)
-COMPUTED = Stateless(projection=("id", "v * 10", "upper(t)"), predicate="v > 2")
-PUSHED = Stateless(
-    projection=("id", "v", "t"), predicate="v > 2", pushdown=Pushdown(columns=("id", "v", "t"), predicate='"v" > 2')
-)
 Rows = dict[int, tuple[int, int, str]]
 
 
@@ -88,7 +85,7 @@ class World:
 
     examined: Format
     spark: SparkSession
-    query: Stateless
+    engine: EngineChoice
     rows: Rows
     committed: int = 10
     generation: int = GENERATION
@@ -173,16 +170,15 @@ class World:
             id=FragmentId(2),
             actors=tuple(actors),
             upstream=UPSTREAM,
-            query=self.query,
+            query=projection(UPSTREAM, VIEW, ("{id}", "{v} * 10", "upper({t})"), "{v} > 2", engine=self.engine),
             scan_type=ScanType.ARRANGEMENT_BACKFILL,
             rate_limit=LIMIT,
         )
         return JobPlan(id=JobId(2), relation=VIEW, fragments=(scan,))
 
 
-def answered(query: Stateless, rows: Rows) -> Rows:
-    kept = {key: row for key, row in rows.items() if row[1] > 2}
-    return kept if query is PUSHED else {key: (key, v * 10, t.upper()) for key, (_, v, t) in kept.items()}
+def answered(rows: Rows) -> Rows:
+    return {key: (key, v * 10, t.upper()) for key, (_, v, t) in rows.items() if v > 2}
 
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -191,14 +187,14 @@ async def examined(request: pytest.FixtureRequest) -> AsyncGenerator[Format]:
         yield examined
 
 
-@pytest.mark.parametrize("query", [COMPUTED, PUSHED], ids=["computed", "pushed down"])
+@pytest.mark.parametrize("engine", [EngineChoice.SPARK, EngineChoice.STORE])
 async def test_a_view_becomes_its_query_while_its_table_changes(
-    examined: Format, spark: SparkSession, query: Stateless
+    examined: Format, spark: SparkSession, engine: EngineChoice
 ) -> None:
     store = await examined.prepare(UPSTREAM, VIEW)
     rows: Rows = {key: (key, key % 6, f"t{key}") for key in range(ROWS)}
     store.write(UPSTREAM, Epoch(10), iter([batch(UPSTREAM, [(LIVE, key % VNODES, row) for key, row in rows.items()])]))
-    world, engines, turn = World(examined, spark, query, rows), set[Engine](), 0
+    world, turn = World(examined, spark, engine, rows), 0
     world.start()
     while not all(scan.state.finished for scan in scans_of(world.executor)):
         turn += 1
@@ -213,10 +209,10 @@ async def test_a_view_becomes_its_query_while_its_table_changes(
             continue
         world.commit(collected)
         assert world.shown(UPSTREAM) == world.rows
-        engines |= {name for name, *_ in scans_of(world.executor)[0].engines}
     world.change(EPOCHS)
     world.commit(world.run())
-    engines |= {name for name, *_ in scans_of(world.executor)[0].engines}
-    assert world.shown(VIEW) == answered(query, world.rows)
+    assert world.shown(VIEW) == answered(world.rows)
     assert world.interleaved > 2, "history and live changes did not meet"
-    assert (Engine.STORE in engines) == (query is PUSHED and store.capabilities.store_engine)
+    (scan,) = scans_of(world.executor)
+    by_store = engine is EngineChoice.STORE and store.capabilities.store_engine
+    assert (scan.engine is not None, scan.projection is not None) == (by_store, not by_store)

@@ -18,13 +18,13 @@ from service.protocol.plan import (
     ActorPlan,
     PositionState,
     ScanType,
-    Stateless,
     TableScanPlan,
     VnodePosition,
 )
 from service.protocol.vnodes import vnodes_of
 from tests.support.key_shapes import SHAPES, Dml, KeyShape, random_dml
 from tests.support.model import Arrangement, Key, Passed, Reading, Row, VersionedTable, identity, order_python
+from tests.support.projections import projection
 from workers.backfill.order import key_of
 from workers.backfill.scan import ScanState
 
@@ -169,11 +169,12 @@ class World:
     # Steps.
 
     def plan(self) -> TableScanPlan:
+        upstream = self.shape.relation
         return TableScanPlan(
             id=FragmentId(1),
             actors=self.actor_plans(self.settings["actors"] or 1),
-            upstream=self.shape.relation,
-            query=Stateless(projection=("id", "v * 10"), predicate="v % 3 <> 0"),
+            upstream=upstream,
+            query=projection(upstream, upstream),
             scan_type=self.scan_type,
             rate_limit=self.settings["limit"],
             waiting=bool(self.settings["waiting"]),

@@ -365,7 +365,8 @@ class FakePlans:
         ]
 
     async def staged(self) -> Sequence[JobId]:
-        jobs = {row.job for row in self.tables.fragments.values() if isinstance(row.query, Stage)}
+        rows = self.tables.fragments.values()
+        jobs = {row.job for row in rows if isinstance(row.query, Stage) and not row.query.is_projection}
         return sorted(job for job in jobs if self.tables.jobs[job].job.state is not JobState.FAILED)
 
     async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
@@ -586,7 +587,10 @@ class FakeFragments:
         ]
 
     def _node(self, row: FragmentRow) -> RelationId | None:
-        if not isinstance(row.query, Stage):
+        if not isinstance(row.query, Stage) or row.upstream is None:
+            return row.upstream
+        hidden = self.tables.relations[row.upstream].relation.kind is RelationKind.INTERNAL
+        if row.query.is_projection and row.output is None and not hidden:
             return row.upstream
         return row.output or self.tables.jobs[row.job].job.relation
 

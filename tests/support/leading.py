@@ -2,9 +2,15 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
+
+import psycopg
 
 from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack
+from service.domain.errors import Invalid
+from service.domain.fan_out import Statistics
 from service.domain.leadership import LEASE
 from service.meta_store.stores import PostgresStores
 from service.operations.barriers.advance import advance
@@ -26,6 +32,8 @@ from tests.support.meta_store import (
     running,
     stores_on,
 )
+from tests.support.stages_oracle import run as run_text
+from tests.support.stages_oracle import types_of
 
 
 class Shown:
@@ -56,6 +64,27 @@ class Shown:
         return ()
 
 
+class Described:
+    """A state store that knows the columns of `t` and `v`, and nothing of their rows."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
+        assert timeout_ms
+        with psycopg.connect(self.url) as connection:
+            for name in ("t", "v"):
+                run_text(connection, f"create temp table {name} (id bigint, name text)")
+            try:
+                found = run_text(connection, f"select * from ({sql}) q limit 0").description or []
+            except psycopg.Error as error:
+                raise Invalid(error.diag.message_primary or "") from None
+            return tuple(zip((one.name for one in found), types_of(connection, sql), strict=True))
+
+    async def statistics(self, _: object) -> Statistics:
+        return {}
+
+
 class Leader:
     """Advances the graph and answers for its worker."""
 
@@ -63,6 +92,11 @@ class Leader:
         self.stores, self.term = stores, term
         state_store = Shown()
         self.world: World = world_of(stores, tables=state_store, fences=state_store)
+
+    def describe(self, url: str) -> None:
+        """Have statements described that read `t` and `v`."""
+        store: Any = Described(url)
+        self.world = replace(self.world, reader=store, lookups=store)
 
     async def queue(self, mutation: Mutation | None) -> CommandId:
         async with self.stores.begin() as tx:

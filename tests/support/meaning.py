@@ -1,87 +1,79 @@
-"""What a view's text answers: as a SELECT in Postgres, and through Spark as an epoch computes it."""
+"""What a view over one table answers: as a SELECT in Postgres, and through Spark as an epoch computes it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg.types.json import set_json_loads
+from psycopg.types.string import TextLoader
 from pyspark.sql import SparkSession
 
-from service.protocol.ids import RequestId
-from service.protocol.plan import Pushdown
-from service.protocol.quoting import quoted
+from service.domain.errors import Invalid
 from service.protocol.relation import Relation
-from service.protocol.request import Analyze
-from service.sql.parse import parse
-from service.sql.statements.tables import CreateTable, table_relation
-from service.sql.statements.views import CreateMaterializedView
-from service.sql.views.bind import bind_view, view_relation
-from service.sql.views.keys import BoundView
+from service.protocol.stage_spark import spark_reason
+from service.sql.queries.finishing import description, finished
+from service.sql.queries.plan import plan_query
+from service.sql.queries.spark import with_spark
+from tests.support.expressions import query_of, table
+from tests.support.stages_oracle import run, types_of
+from workers.backfill.stages import BoundStage
 from workers.engines.rows import input_schema, row_batch
 from workers.engines.spark import project
-from workers.queries.stateless import REPORT, plan
-from workers.rpc.answer import analyze
+from workers.queries.projection import REPORT, projection_plan
 from workers.spark.frames import spark_schema
 from workers.state_store.port import CONTROL, OPERATION, PAGE, VNODE
 from workers.state_store.statements import read_postgres
+from workers.state_store.wire import ticked, to_wire
 
 Rows = list[tuple[str | None, ...]]
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The rows of a view as texts, in order, each way that it can be computed."""
+    """The rows of a view as texts, in order, by each that can compute them."""
 
     postgres: Rows
     spark: Rows
-    pushed: Rows | None
 
 
-def bound(table: str, query: str) -> tuple[Relation, BoundView]:
-    """Bind `query` over the table that `table` creates. Raises Invalid."""
-    made, view = parse(table), parse(f"create materialized view v as {query}")
-    assert isinstance(made, CreateTable)
-    assert isinstance(view, CreateMaterializedView)
-    relation = table_relation(made)
-    return relation, bind_view(view, {relation.name: relation})
+def planned(connection: "psycopg.Connection[Any]", upstream: Relation, query: str) -> BoundStage:
+    """Plan a projection over one table, which Postgres knows. Raises Invalid, NotFound, psycopg.Error."""
+    names = [column.name for column in run(connection, f"select * from ({query}) q limit 0").description or []]
+    (draft,) = plan_query(query_of(query), {upstream.name: upstream}, {}, names)
+    known = {upstream.id: upstream}
+    made = finished(draft, types_of(connection, description(draft, known)), known)
+    stage = with_spark(made.stage, known, made.relation)
+    return BoundStage(stage, made.relation, {**known, made.relation.id: made.relation})
 
 
-def answers(url: str, spark: SparkSession, table: str, values: str, query: str) -> Answers:
-    """Fill the table with `values`, and answer `query` over it. Raises what Postgres, the binder or Spark raise."""
-    upstream, view = bound(table, query)
+def travelling(connection: "psycopg.Connection[Any]", upstream: Relation) -> list[tuple[Any, ...]]:
+    """Return the rows of a table with a vnode, in wire types."""
+    # As psycopg reads it, a jsonb would be no text.
+    connection.adapters.register_loader("jsonb", TextLoader)
+    wire = ", ".join(read_postgres(column) for column in upstream.columns)
+    return run(connection, f"select 0::smallint, {wire} from {upstream.name}").fetchall()
+
+
+def answers(url: str, spark: SparkSession, definition: str, values: str, query: str) -> Answers:
+    """Fill the table with `values`, and answer `query` over it. Raises what Postgres, the planner or Spark raise."""
+    upstream = table(definition)
+    upstream = upstream.model_copy(update={"id": 1})
     with psycopg.connect(url) as connection:
-        set_json_loads(_text, connection)
-        connection.execute("set timezone = 'UTC'")
-        connection.execute(f"drop table if exists {upstream.name}".encode())
-        connection.execute(table.encode())
-        connection.execute(f"insert into {upstream.name} values {values}".encode())
-        wire = ", ".join(read_postgres(column) for column in view.scans[0].query.reading(upstream).columns)
-        travelling = connection.execute(f"select 0::smallint, {wire} from {upstream.name}".encode()).fetchall()
-        spark_rows, target = _through_spark(spark, upstream, view, travelling)
-        expected = connection.execute(f"select * from ({query}) q".encode()).fetchall()
-        pushdown = view.scans[0].query.pushdown
-        pushed = None if pushdown is None else connection.execute(_pushed(upstream, pushdown).encode()).fetchall()
-    shown = len(target.visible)
-    return Answers(_texts(expected, shown), _texts(spark_rows, shown), pushed and _texts(pushed, shown))
+        run(connection, f"set timezone = 'UTC'; drop table if exists {upstream.name}; {definition}")
+        run(connection, f"insert into {upstream.name} values {values}")
+        bound = planned(connection, upstream, query)
+        if (reason := spark_reason(bound.stage)) is not None:
+            raise Invalid(reason)
+        # Spark first: what Postgres fails on, it has to fail on too.
+        found = in_spark(spark, bound, travelling(connection, upstream))
+        return Answers(_texts(run(connection, query).fetchall()), _texts(found))
 
 
-def _text(json: str | bytes) -> str:
-    return json if isinstance(json, str) else json.decode()
-
-
-def _pushed(upstream: Relation, pushdown: Pushdown) -> str:
-    columns = ", ".join(quoted(column) if isinstance(column, str) else str(column) for column in pushdown.columns)
-    return f"select {columns} from {upstream.name} where {pushdown.predicate or 'true'}"
-
-
-def _through_spark(
-    spark: SparkSession, upstream: Relation, view: BoundView, travelling: list[tuple[Any, ...]]
-) -> tuple[list[tuple[Any, ...]], Relation]:
-    scan = view.scans[0]
-    upstream = scan.query.reading(upstream)
-    analyzed = analyze(spark, Analyze(id=RequestId(1), upstream=scan.upstream, query=scan.query, names=view.names))
-    target = view_relation(view, [analyzed.columns], "v")
+def in_spark(
+    spark: SparkSession, bound: BoundStage, travelling: list[tuple[Any, ...]], *, as_text: bool = False
+) -> list[tuple[Any, ...]]:
+    """Return the visible columns of a projection as they are written, or as texts that Postgres reads."""
+    upstream, target = bound.upstream, bound.target
     schema = input_schema(upstream)
     relation = pa.schema([field for field in schema if field.name in {VNODE, *(c.name for c in upstream.columns)}])
     columns = list(zip(*travelling, strict=True)) or [()] * len(relation)
@@ -95,14 +87,21 @@ def _through_spark(
         ],
         schema=schema,
     )
-    table = pa.Table.from_batches([row_batch(schema, PAGE, read, None), control])
-    read_rows: Any = table.to_pylist()
+    every = pa.Table.from_batches([row_batch(schema, PAGE, read, None), control])
+    rows: Any = every.to_pylist()
     # All of it is collected: what is not asked for would not be computed either.
-    rows = project(spark.createDataFrame(read_rows, spark_schema(schema)), plan(scan.query, upstream, target)).collect()
-    kept = [tuple(row)[-len(target.columns) :] for row in rows if row[OPERATION] != CONTROL]
-    assert len(rows) == len(kept) + 1, "the control row passes"
-    return kept, target
+    plan = projection_plan(bound, upstream)
+    if as_text:
+        texts = (
+            f"cast({to_wire(one.name, one.type, binary=False)} as string) as {ticked(one.name)}"
+            for one in target.columns
+        )
+        plan = replace(plan, written=(OPERATION, *texts))
+    found = project(spark.createDataFrame(rows, spark_schema(schema)), plan).collect()
+    kept = [tuple(row[column.name] for column in target.visible) for row in found if row[OPERATION] != CONTROL]
+    assert len(found) == len(kept) + 1, "the control row passes"
+    return kept
 
 
-def _texts(rows: list[tuple[Any, ...]], count: int) -> Rows:
-    return sorted((tuple(None if value is None else str(value) for value in row[:count]) for row in rows), key=repr)
+def _texts(rows: list[tuple[Any, ...]]) -> Rows:
+    return sorted((tuple(None if value is None else str(value) for value in row) for row in rows), key=repr)

@@ -20,7 +20,7 @@ from uuid import UUID
 import pyarrow as pa
 from typing_extensions import override
 
-from service.protocol.columns import ColumnType, ComputedColumn, TypeName
+from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId
 from service.protocol.relation import Relation
 from service.protocol.table_format import Capabilities
@@ -61,9 +61,6 @@ class AnyKeyTable(StoredTable):
 
     def batch(self, relation: Relation, rows: Sequence[Version | Half]) -> tuple[pa.RecordBatch, ...]:
         """Return rows with the columns of `relation`, which may be some of the table's. No batch without rows."""
-        assert not any(isinstance(column, ComputedColumn) for column in relation.columns), (
-            "this format computes nothing"
-        )
         if not rows:
             return ()
         schema, names = read_schema(relation), [column.name for column in self.relation.columns]

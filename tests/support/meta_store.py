@@ -34,15 +34,15 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Add, Mutation
-from service.protocol.plan import PositionState, ScanType, Stateless, TableScanPlan, VnodePosition
+from service.protocol.plan import PositionState, ScanType, TableScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected, FragmentReport, RelationReport
+from service.protocol.stage import Condition, Input, Join, JoinKind, Stage, Value
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LEASE = timedelta(seconds=10)
 WORKER = WorkerId("w-1")
 A_TEST = itself("a test")
-QUERY = Stateless(projection=("id", "upper(name)"), predicate="id > 0")
 
 
 class _Compiled(dict[Any, Any]):
@@ -88,6 +88,16 @@ def relation(name: str, kind: RelationKind = RelationKind.TABLE, *, vnode_count:
     )
 
 
+def query_over(upstream: RelationId) -> Stage:
+    """Return a projection of a relation."""
+    driver = Input(alias="i", relation=upstream)
+    return Stage(
+        joins=(Join(kind=JoinKind.INNER, inputs=(driver,)),),
+        where=(Condition(sql='"i"."id" > 0', spark="`i__id` > 0", inputs=("i",)),),
+        rows=(Value(name="id", sql='"i"."id"', column="id"), Value(name="name", sql='upper("i"."name")')),
+    )
+
+
 def new_table(name: str) -> NewJob:
     """Return a table as CREATE TABLE asks for it."""
     fragments = (NewDml((((0, 7),),)),)
@@ -108,7 +118,7 @@ def new_view(
         NewTableScan(
             actors=actors,
             upstream=upstream,
-            query=QUERY,
+            query=query_over(upstream),
             scan_type=scan_type,
             rate_limit=rate_limit,
         )

@@ -15,6 +15,7 @@ TABLES: Final = {
 VIEWS: Final = {
     "va": "select x, count(*) as n from a group by x",
     "vj": "select a.id, b.z from a join b on b.aid = a.id",
+    "vu": "select id, x, 'a' as source from a union all select id, n, 'b' from a union all select id, z, t from b",
     "vv": "select va.x, va.n, e.y from va join e on e.x = va.x",
 }
 """Logical views over them."""
@@ -229,5 +230,10 @@ FORMS: Final = (
     ("select x from a union select z from b order by 1 limit 2", "x"),
     ("select id from a where x in (select z from b union select y from e)", "id"),
     ("with u as (select id, x from a union all select id, z from b) select u.id, e.y from u join e on e.x = u.x", None),
+    # A column of a union has one type, also where it is computed with.
+    ("select id, x / 2 as half from vu where x > 1.5", None),
+    ("select id, x / 2 as half, source || '!' as s from vu union all select id, x + 1, source from vu where source = 'b'", None),
+    ("select id, c / 2 as half from (select id, x as c from a union all select id, f from a) q", None),
+    ("select u.id, w.x from vu u join vu w on w.id = u.id and w.source = u.source where w.x / 2 > 1.2", None),
 )  # fmt: skip
 """Each query and the columns of its key, or None where several keys would be as good."""

@@ -33,18 +33,18 @@ from service.protocol.plan import (
     ActorPlan,
     JobPlan,
     PositionState,
-    Pushdown,
     ScanType,
-    Stateless,
     TableScanPlan,
     VnodePosition,
 )
 from service.protocol.relation import Relation, RelationKind, state_table
 from service.protocol.report import ActorReport, Collected, DmlReport
+from service.protocol.stage import EngineChoice
 from service.protocol.vnodes import vnodes_of
 from tests.support.arrangement import view
 from tests.support.key_shapes import SHAPES, Dml, KeyShape, random_dml
 from tests.support.model import Key, Row, Value, VersionedTable, identity, order_python, text_of
+from tests.support.projections import projection
 from tests.support.state_store import Store
 from tests.support.table_scans import scans_of, table_scans
 from workers.backfill.order import key_of
@@ -72,7 +72,7 @@ class RealWorld:
     shape: KeyShape
     actors: int
     pushed: bool = False
-    """Whether the view's query is one that the store answers itself."""
+    """Whether the store computes the view."""
     scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL
     rows: Rows = field(default_factory=dict[int, tuple[Key, Row]])
     committed_rows: Rows = field(default_factory=dict[int, tuple[Key, Row]])
@@ -175,12 +175,15 @@ class RealWorld:
             )
             for number, runs in enumerate(blocks(VNODES, self.actors), start=1)
         )
-        keys = tuple(part.name for part in self.upstream.key)
+        keys = tuple(f"{{{part.name}}}" for part in self.upstream.key)
+        computed, where = ("{v}", f"{{v}} > {PUSHED_ABOVE}") if self.pushed else ("{v} * 10", "{v} % 3 <> 0")
+        engine = EngineChoice.STORE if self.pushed else EngineChoice.SPARK
+        query = projection(self.upstream, self.target, ("{id}", computed, *keys), where, engine=engine)
         scan = TableScanPlan(
             id=SCAN,
             actors=actors,
             upstream=self.upstream,
-            query=_pushed(keys) if self.pushed else _computed(keys),
+            query=query,
             scan_type=self.scan_type,
             rate_limit=self.limit,
         )
@@ -307,18 +310,6 @@ def target_of(upstream: Relation) -> Relation:
         key=upstream.key,
         vnode_count=upstream.vnode_count,
     )
-
-
-def _computed(keys: tuple[str, ...]) -> Stateless:
-    """The query of `view`."""
-    return Stateless(projection=("id", "v * 10", *keys), predicate="v % 3 <> 0")
-
-
-def _pushed(keys: tuple[str, ...]) -> Stateless:
-    """`select id, v from t where v > ..`."""
-    columns = ("id", "v", *keys)
-    pushdown = Pushdown(columns=columns, predicate=f'("v" > {PUSHED_ABOVE})')
-    return Stateless(projection=columns, predicate=f"v > {PUSHED_ABOVE}", pushdown=pushdown)
 
 
 def _rescaled(actors: int) -> mutations.Update:

@@ -1,31 +1,27 @@
 """A worker that answers what a test tells it to, over the worker's own routes: no Spark, nothing is written."""
 
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import httpx
 
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
-from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, Generation, RelationId, WorkerId
 from service.protocol.mutation import Add
 from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
 from service.protocol.report import ActorReport, Collected, RelationReport
-from service.protocol.request import REQUEST, Analyze, Analyzed
 from tests.support.service import WORKER_TOKEN, Service
 from tests.support.waiting import until
 
 
 @dataclass
 class ScriptedWorker:
-    """Registered while entered. Questions are answered by themselves, barriers when the test says so."""
+    """Registered while entered. It answers barriers when the test says so."""
 
     service: Service
     worker: WorkerId
-    stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
         headers = {"Authorization": f"Bearer {WORKER_TOKEN}", "Content-Type": "application/json"}
@@ -33,13 +29,9 @@ class ScriptedWorker:
         self.http = httpx.Client(base_url=url, headers=headers, timeout=60)
         registration = Registration(worker=self.worker, graph=DATABASE_GRAPH, pid=1, host="scripted", parallelism=2)
         assert self.http.post("/workers", content=registration.model_dump_json()).status_code == 200
-        self.thread = threading.Thread(target=self._answer_questions, daemon=True)
-        self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        self.thread.join(timeout=60)
         self.http.close()
 
     def barrier(self) -> Barrier:
@@ -92,19 +84,6 @@ class ScriptedWorker:
             if isinstance(barrier.mutation, Add) and barrier.mutation.jobs:
                 return barrier, barrier.mutation.jobs[-1]
             assert self.post(self.collected(barrier)) == 204
-
-    def _answer_questions(self) -> None:
-        with httpx.Client(base_url=self.http.base_url, headers=self.http.headers, timeout=60) as http:
-            while not self.stop.is_set():
-                answer = http.get(f"/workers/{self.worker}/request")
-                if answer.status_code != 200:
-                    continue
-                question = REQUEST.validate_json(answer.content)
-                assert isinstance(question, Analyze)
-                types = [ColumnType.parse("int")] * len(question.names)
-                columns = tuple(Column(name=name, type=kind) for name, kind in zip(question.names, types, strict=True))
-                response = Analyzed(id=question.id, columns=columns)
-                http.post(f"/workers/{self.worker}/responses", content=response.model_dump_json())
 
 
 def scan_of(plan: JobPlan) -> TableScanPlan:

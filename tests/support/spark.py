@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from workers.backfill.stages import BoundStage
-from workers.engines.port import ActorOutcome
+from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_changes import SparkStageChanges
 from workers.engines.stage_lookups import BROADCAST_BYTES
 from workers.engines.stage_parts import SparkPartEngine
 from workers.engines.stage_spark import SparkStageEngine
-from workers.engines.stages import StageTask
 from workers.spark.session import start
 from workers.state_store.port import VersionedStore
 

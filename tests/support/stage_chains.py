@@ -30,9 +30,10 @@ from tests.support.stage_world import Engine, Made, state_of
 from tests.support.state_store import Store
 from workers.backfill.actors import ActorTask
 from workers.backfill.stages import BoundStage, Window
+from workers.engines.copiers import Copiers
 from workers.engines.group_merge import GroupMerge
-from workers.engines.stages import StageEngine, StageTask
-from workers.engines.store import Copiers
+from workers.engines.port import StageTask
+from workers.engines.stages import StageEngine
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.statements import write
 

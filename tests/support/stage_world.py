@@ -17,10 +17,10 @@ from tests.support.stage_cases import TABLES, Case
 from tests.support.state_store import Store, prepared_store
 from workers.backfill.actors import ActorTask
 from workers.backfill.stages import BoundStage, Window
+from workers.engines.copiers import Copiers
 from workers.engines.group_merge import GroupMerge
-from workers.engines.port import ActorOutcome
-from workers.engines.stages import StageEngine, StageTask
-from workers.engines.store import Copiers
+from workers.engines.port import ActorOutcome, StageTask
+from workers.engines.stages import StageEngine
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.statements import write
 

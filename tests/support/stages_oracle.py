@@ -77,7 +77,7 @@ def evaluate(
     relation: Relation | None = None
     connection.execute("drop schema if exists stages cascade; create schema stages")
     for draft in drafts:
-        planned = finished(draft, _types(connection, description(draft, known)), known)
+        planned = finished(draft, types_of(connection, description(draft, known)), known)
         relation = planned.relation
         known[relation.id] = relation
         stages.append(planned.stage)
@@ -98,7 +98,8 @@ def fill(
         _fill(connection, stage, relation, tables)
 
 
-def _types(connection: psycopg.Connection, text: str) -> list[str]:
+def types_of(connection: psycopg.Connection, text: str) -> list[str]:
+    """Return the types of a query's columns."""
     run(connection, f"create temp view described as select * from ({text}) q({_labels(connection, text)})")
     rows = connection.execute(
         "select format_type(atttypid, atttypmod) from pg_attribute "

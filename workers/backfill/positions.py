@@ -96,12 +96,6 @@ def share_of_page(page_rows: int, some: Block, block: Block) -> int:
     return max(page_rows * len(some) // len(block), 1)
 
 
-def shared_out(rows: int, vnodes: Sequence[int]) -> Mapping[int, int]:
-    """Divide a page's rows over its vnodes where only the total is known: evenly, as the hash distributes keys."""
-    each, more = divmod(rows, len(vnodes))
-    return {vnode: each + (place < more) for place, vnode in enumerate(vnodes)}
-
-
 P = TypeVar("P", bound=Page)
 
 

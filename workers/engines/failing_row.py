@@ -7,7 +7,6 @@ meanwhile is not found.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
@@ -18,9 +17,10 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
 from service.protocol.relation import Relation
+from workers.engines.port import ScanTask, StageTask
 from workers.engines.rows import input_schema
-from workers.engines.spark import EpochTask, ScanTask, project, read_rows
-from workers.queries.stateless import StatelessPlan
+from workers.engines.spark import project, read_rows
+from workers.queries.projection import projection_plan
 from workers.spark.bounded import bounded_jobs
 from workers.spark.frames import OUTCOME, run_frame, spark_schema, task_of
 from workers.state_store.port import LIVE, OPERATION, PAGE, TooSlowError
@@ -44,42 +44,37 @@ class _LateError(Exception):
     """The time for the search is up."""
 
 
-def find_failing_row(
-    spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask, seconds: float
-) -> str | None:
+def find_failing_row(spark: SparkSession, scan: ScanTask, task: StageTask, seconds: float) -> str | None:
     """Return the key of a row that fails, as `(id) = (5)`, or None if none was found within `seconds`."""
     try:
-        return _search(spark, scan, plan, task, ends=_monotonic() + seconds)
+        return _search(spark, scan, task, ends=_monotonic() + seconds)
     except _LateError:
         return None
     except Exception:
-        log.exception("culprit.search_failed", target=scan.target.name)
+        log.exception("culprit.search_failed", target=scan.bound.target.name)
         return None
 
 
-def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask, *, ends: float) -> str | None:
-    # Without the pushdown, nothing is copied in the store: that would be a write.
-    reading = replace(scan, pushdown=None)
-    read = chain.from_iterable(read_rows(reading, task, index) for index in range(len(task.actors)))
+def _search(spark: SparkSession, scan: ScanTask, task: StageTask, *, ends: float) -> str | None:
+    read = chain.from_iterable(read_rows(scan, task, index) for index in range(len(task.actors)))
     for batch in joined(batch.filter(pc.is_in(batch[OPERATION], _NEW)) for batch in read):
         if batch.num_rows == 1:
-            return shown_key(scan.upstream, batch)
-        fails = _tries(spark, scan, plan, batch, ends)
+            return shown_key(scan.driver, batch)
+        fails = _tries(spark, scan, batch, ends)
         if fails(0, batch.num_rows):
-            return shown_key(scan.upstream, batch.slice(smallest(batch.num_rows, fails), 1))
+            return shown_key(scan.driver, batch.slice(smallest(batch.num_rows, fails), 1))
     return None
 
 
-def _tries(
-    spark: SparkSession, scan: ScanTask, plan: StatelessPlan, batch: pa.RecordBatch, ends: float
-) -> Callable[[int, int], bool]:
+def _tries(spark: SparkSession, scan: ScanTask, batch: pa.RecordBatch, ends: float) -> Callable[[int, int], bool]:
     """Return a function that says whether some rows fail, from the first one on. Its frame is planned once."""
 
     def rows(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         span = task_of(_Rows)
         yield batch.slice(span.first, span.count)
 
-    frame = project(spark.range(0, 1, 1, 1).mapInArrow(rows, spark_schema(input_schema(scan.upstream))), plan)
+    read = spark.range(0, 1, 1, 1).mapInArrow(rows, spark_schema(input_schema(scan.driver)))
+    frame = project(read, projection_plan(scan.bound, scan.driver))
     # Spark computes every column for the digest.
     trial = frame.selectExpr(f"cast(max(xxhash64(*)) as string) as {OUTCOME}")
 

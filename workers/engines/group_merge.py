@@ -19,7 +19,7 @@ from typing import Final
 from service.protocol.ids import Epoch
 from workers.backfill.pace import STAGE_AIM
 from workers.backfill.stages import BoundStage
-from workers.engines.store import Copiers
+from workers.engines.copiers import Copiers
 from workers.state_store.port import CopyingStore
 
 VNODES_FIRST: Final = 8

@@ -7,15 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from service.protocol.plan import VnodePosition
 from workers.backfill.actors import FragmentTask
 from workers.backfill.pace import ROWS_AIM, PageAim, page_rows_after
 from workers.backfill.positions import Block, PageSize, Positions, pages
-from workers.engines.port import ActorOutcome, EpochTask, ScanTask
-from workers.state_store.port import ArrowPage, PageReader, has_store_engine
+from workers.engines.port import ActorOutcome, ScanTask, StageTask
+from workers.state_store.port import ArrowPage, PageReader
 
 
 @dataclass
@@ -32,9 +31,14 @@ class ActorHistory:
     copied: int = 0
 
     @classmethod
-    def of(cls, scan: ScanTask, task: EpochTask, index: int) -> "ActorHistory":
-        """Return the history of an actor of a table scan."""
-        return cls(task, index, partial(page_reader, scan, task), scan.block_vnodes)
+    def of(cls, scan: ScanTask, task: StageTask, index: int) -> "ActorHistory":
+        """Return the history of an actor that a task of Spark reads."""
+        at = task.at[scan.driver.id]
+
+        def read(block: Block, size: PageSize) -> ArrowPage:
+            return scan.store.read_page(scan.driver, block, at=at, size=size)
+
+        return cls(task, index, lambda _: nullcontext(read), scan.page_vnodes)
 
     def __post_init__(self) -> None:
         actor = self.task.actors[self.index]
@@ -74,17 +78,6 @@ class ActorHistory:
 
     def _more_time(self) -> bool:
         return self._seconds() < self.task.slice_seconds
-
-
-def page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> AbstractContextManager[PageReader]:
-    """Return the reader of pages. A query that the store can answer itself is copied inside it, so its pages have no
-    rows to pass through Spark.
-    """
-    if scan.pushdown is None or not positions.next_block():
-        at = task.reading.at
-        return nullcontext(lambda block, size: scan.store.read_page(scan.upstream, block, at=at, size=size))
-    assert has_store_engine(scan.store)
-    return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.reading.at, epoch=task.curr)
 
 
 @dataclass

@@ -16,9 +16,9 @@ from service.protocol.plan import VnodePosition
 from workers.backfill.actors import FragmentTask
 from workers.backfill.positions import BLOCK_VNODES, Positions
 from workers.backfill.stages import Advance, BoundStage, Reached, Window
+from workers.engines.copiers import Copiers
 from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome
-from workers.engines.store import Copiers
 from workers.state_store.port import NOTHING, CopyingStore, PageReader, Replayed, StageSession
 
 

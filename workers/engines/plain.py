@@ -12,48 +12,47 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from service.protocol.columns import ColumnType, TypeName
-from service.protocol.plan import Pushdown
 from workers.engines.history import ActorHistory
-from workers.engines.port import EpochTask, ScanTask
+from workers.engines.port import ScanTask, StageTask
 from workers.engines.rows import actor_indexes, repeated
 from workers.spark.frames import OUTCOME, outcome, task_of
 from workers.state_store.port import OPERATION, PAGE, VNODE
-from workers.state_store.wire import native_element, read_type, writes_binary
+from workers.state_store.wire import native_element, writes_binary
 
 
-def is_plain(scan: ScanTask, query: Pushdown | None) -> bool:
-    """Whether every column of the target is a constant or one of the upstream, and is written in no other form."""
-    if query is None or query.predicate is not None or scan.sink is not None or not writes_binary(scan.target):
+def is_plain(scan: ScanTask) -> bool:
+    """Whether every column of the target is one of the driver, and is written in no other form."""
+    stage, target = scan.bound.stage, scan.bound.target
+    if stage.conditions or stage.distribution or scan.sink is not None or not writes_binary(target):
         return False
-    return all(native_element(column.type) or column.type.name is TypeName.NUMERIC for column in scan.target.columns)
+    kinds = (column.type for column in target.columns)
+    exact = all(native_element(kind) or kind.name is TypeName.NUMERIC for kind in kinds)
+    return exact and all(one.column is not None for one in stage.rows)
 
 
-def plain_frame(spark: SparkSession, scan: ScanTask, query: Pushdown) -> DataFrame:
+def plain_frame(spark: SparkSession, scan: ScanTask, actors: int) -> DataFrame:
     """Return the frame of a job in which one task per actor reads its pages and writes them."""
-    actors = spark.range(0, scan.actors, 1, scan.actors)
-    return actors.mapInArrow(partial(_copy_actors, scan, query), f"{OUTCOME} string")
+    every = spark.range(0, actors, 1, actors)
+    return every.mapInArrow(partial(_copy_actors, scan), f"{OUTCOME} string")
 
 
-def _copy_actors(scan: ScanTask, query: Pushdown, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    task = task_of(EpochTask)
+def _copy_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    task = task_of(StageTask)
     for batch in batches:
         for actor in actor_indexes(batch):
             history = ActorHistory.of(scan, task, actor)
-            rows = (_written(scan, query, one) for page in history.pages() for one in page.batches)
-            written = scan.store.write(scan.target, task.curr, rows)
+            rows = (_written(scan, one) for page in history.pages() for one in page.batches)
+            written = scan.store.write(scan.bound.target, task.curr, rows)
             report = {**history.report(), "upstream_rows": 0, "inserted": written.inserted, "closed": written.closed}
             yield outcome(json.dumps(report))
 
 
-def _written(scan: ScanTask, query: Pushdown, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of the upstream as rows of the target, in the types in which they are written."""
+def _written(scan: ScanTask, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of the driver as rows of the target, in the types in which they are written."""
+    sources = {one.name: str(one.column) for one in scan.bound.stage.rows}
     columns: dict[str, pa.Array[Any]] = {OPERATION: repeated(PAGE, batch.num_rows), VNODE: batch.column(VNODE)}
-    for column, source in zip(scan.target.columns, query.columns, strict=True):
-        if isinstance(source, str):
-            found = batch.column(source)
-        else:
-            found = pa.array([source] * batch.num_rows, read_type(column.type))
-        columns[column.name] = _exact(found, column.type)
+    for column in scan.bound.target.columns:
+        columns[column.name] = _exact(batch.column(sources[column.name]), column.type)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 

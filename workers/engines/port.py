@@ -1,4 +1,4 @@
-"""The protocol of an engine: it computes a table scan's part of an epoch.
+"""The protocol of an engine: it computes a stage's part of an epoch.
 
 Epoch `(prev, curr]` runs after every upstream fragment has written `curr`. **First** the changes in `(prev, curr]` are
 forwarded, if their key is at or before the position stored at prev. **Then** pages after that position are read *as of
@@ -10,45 +10,57 @@ An update with only one half inside the prefix therefore becomes a plain insert 
 scans differ in their actors and in the number of vnodes that a page reads. Next: `workers.engines.spark`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from service.protocol.plan import Pushdown, VnodePosition
+from service.protocol.ids import EpochField, RelationId
+from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
 from workers.backfill.actors import FragmentTask
-from workers.backfill.positions import BLOCK_VNODES
-from workers.backfill.reading import Reading
+from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
+from workers.backfill.stages import BoundStage, Window
 from workers.connectors.port import SinkWriter
 from workers.state_store.port import VersionedStore
 
 
-class EpochTask(FragmentTask):
-    """One fragment's epoch, with the read window of its upstream."""
+class StageTask(FragmentTask):
+    """A stage's epoch.
 
-    reading: Reading
+    `windows` are the changes of its inputs, and `changed` those inputs that have any. History is read `at` an epoch of
+    each input.
+    """
+
+    windows: dict[RelationId, Window]
+    changed: frozenset[RelationId]
+    at: dict[RelationId, EpochField]
+
+    @property
+    def reads(self) -> bool:
+        """Whether an actor may read history."""
+        return any(actor.permits != 0 for actor in self.actors)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """One fragment in one generation: the values that stay the same in every epoch. They travel in the closures of
-    tasks.
-    """
+    """A stage in one generation, as Spark's tasks read it: the values that travel in their closures."""
 
     store: VersionedStore
-    upstream: Relation
-    target: Relation
-    actors: int
-    pushdown: Pushdown | None = None
-    """Set only for a store with a store engine."""
+    bound: BoundStage
+    driver: Relation
+    """The driver with the columns that are read."""
     block_vnodes: int = BLOCK_VNODES
     sink: SinkWriter | None = None
-    plain: Pushdown | None = None
-    """Set if tasks of Spark copy the columns as they are, where nothing changed."""
 
     @property
     def writer(self) -> SinkWriter:
         """The receiver of the computed rows: a sink's connector, or the store itself."""
         return self.sink or self.store
+
+    @property
+    def page_vnodes(self) -> int:
+        """How many vnodes a page reads at most."""
+        return self.block_vnodes if self.store.capabilities.index_bounds else ONE_VNODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +80,12 @@ class ActorOutcome:
     used_slice: bool
 
 
-class ScanEngine(Protocol):
-    """Computes one fragment's part of its epochs, in one generation."""
+Task_contra = TypeVar("Task_contra", bound=FragmentTask, contravariant=True)
 
-    def run(self, task: EpochTask) -> list[ActorOutcome]:
-        """Run one epoch. When this returns, every actor's transaction is durable. Raises the errors of the store and of
-        Spark.
-        """
-        ...
 
-    def give_up(self) -> None:
-        """Make `run` on another thread fail soon, whatever it waits for. Nothing of it can be written any more (I7)."""
+class TaskEngine(Protocol[Task_contra]):
+    """Computes a scan's part of an epoch. When `run` returns, every actor's transaction is durable."""
+
+    def run(self, task: Task_contra) -> Sequence[ActorOutcome]:
+        """Run one epoch. Raises the errors of the store and of Spark."""
         ...

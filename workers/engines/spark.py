@@ -1,65 +1,60 @@
-"""The engine for every query: one Spark job per fragment and epoch, one partition per actor, every transaction fenced.
+"""Spark's engine of a projection: one job per epoch, one task per actor, every transaction fenced.
 
     task: reader (python, Arrow) -> marking, filter, projection (Spark SQL) -> writer (python, Arrow)
 
-If the store can answer the query itself, the reader copies pages inside the store, and only changes travel through
-Spark. The reader ends with one control row that carries its report as JSON. The writer turns it into the actor's
-outcome. Next: `workers.engines.history`.
+No row of a projection meets another one, so one job reads changes and history. The reader ends with one control row
+that carries its report as JSON. The writer turns it into the actor's outcome. Next: `workers.engines.history`.
 """
 
 import json
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from workers.engines.history import ActorHistory, outcome_of
-from workers.engines.plain import plain_frame
-from workers.engines.port import ActorOutcome, EpochTask, ScanTask
+from workers.engines.plain import is_plain, plain_frame
+from workers.engines.port import ActorOutcome, ScanTask, StageTask
 from workers.engines.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
-from workers.queries.stateless import REPORT, StatelessPlan
+from workers.queries.projection import REPORT, ProjectionPlan, projection_plan
 from workers.spark.frames import OUTCOME, outcome, run_frame, spark_schema, task_of
 from workers.state_store.port import CONTROL, OPERATION, PAGE
 
 
-class SparkEngine:
-    """One fragment's job, planned once per generation and run once per epoch."""
+class SparkProjection:
+    """A projection's jobs in one generation. Each is planned once and run once per epoch."""
 
-    def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
-        self._spark, self._scan, self._plan = spark, scan, plan
+    def __init__(self, spark: SparkSession, scan: ScanTask) -> None:
+        self._spark, self._scan = spark, scan
+        self._frames: dict[tuple[int, bool], DataFrame] = {}
 
-    def run(self, task: EpochTask) -> list[ActorOutcome]:
-        """See `ScanEngine`."""
-        made = self._frame if task.reading.changes else self._of_history
-        outcomes = [outcome_of(json.loads(text)) for text in run_frame(made, task)]
+    def run(self, task: StageTask) -> list[ActorOutcome]:
+        """See `TaskEngine`."""
+        outcomes = [outcome_of(json.loads(text)) for text in run_frame(self._frame(task), task)]
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
 
-    @cached_property
-    def _frame(self) -> DataFrame:
-        return frame(self._spark, self._scan, self._plan)
-
-    @cached_property
-    def _of_history(self) -> DataFrame:
-        """The frame of an epoch without changes."""
-        plain = self._scan.plain
-        return self._frame if plain is None else plain_frame(self._spark, self._scan, plain)
-
-    def give_up(self) -> None:
-        """Do nothing: Spark cancels running jobs by their job group (`GraphExecutor.interrupt`)."""
+    def _frame(self, task: StageTask) -> DataFrame:
+        actors = len(task.actors)
+        plain = not task.changed and is_plain(self._scan)
+        if (actors, plain) not in self._frames:
+            made = plain_frame if plain else frame
+            self._frames[actors, plain] = made(self._spark, self._scan, actors)
+        return self._frames[actors, plain]
 
 
-def frame(spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> DataFrame:
+def frame(spark: SparkSession, scan: ScanTask, actors: int) -> DataFrame:
     """Return the job's frame: one task per actor reads its rows, transforms them by the query and writes them."""
-    read = spark.range(0, scan.actors, 1, scan.actors).mapInArrow(
-        partial(_read_actors, scan), spark_schema(input_schema(scan.upstream))
+    read = spark.range(0, actors, 1, actors).mapInArrow(
+        partial(_read_actors, scan), spark_schema(input_schema(scan.driver))
     )
+    plan = projection_plan(scan.bound, scan.driver)
     return project(read, plan).mapInArrow(partial(_write_actor, scan), f"{OUTCOME} string")
 
 
-def project(read: DataFrame, plan: StatelessPlan) -> DataFrame:
+def project(read: DataFrame, plan: ProjectionPlan) -> DataFrame:
     """Apply the query to the rows of a reader."""
     return read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
 
@@ -68,30 +63,30 @@ def project(read: DataFrame, plan: StatelessPlan) -> DataFrame:
 
 
 def _read_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    task = task_of(EpochTask)
+    task = task_of(StageTask)
     for batch in batches:
         for actor in actor_indexes(batch):
             yield from read_rows(scan, task, actor)
 
 
-def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
+def read_rows(scan: ScanTask, task: StageTask, index: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows that one actor has to transform in an epoch: changes with their positions, then pages, then the
     control row.
     """
     history = ActorHistory.of(scan, task, index)
-    schema, reading = input_schema(scan.upstream), task.reading
-    upstream_rows = 0
-    if reading.changes:
-        beside = PositionColumns(history.positions, len(scan.upstream.key))
+    schema, upstream_rows = input_schema(scan.driver), 0
+    if scan.driver.id in task.changed:
+        window = task.windows[scan.driver.id]
+        beside = PositionColumns(history.positions, len(scan.driver.key))
         for operation, batch in scan.store.read_changes(
-            scan.upstream, after=reading.after, upto=reading.upto, runs=task.actors[index].runs
+            scan.driver, after=window.after, upto=window.upto, runs=task.actors[index].runs
         ):
             upstream_rows += batch.num_rows
             yield row_batch(schema, operation, batch, beside.of(batch))
     for page in history.pages():
         for batch in page.batches:
             yield row_batch(schema, PAGE, batch, None)
-    yield _control_batch(schema, {**history.report(), "upstream_rows": upstream_rows, "copied": history.copied})
+    yield _control_batch(schema, {**history.report(), "upstream_rows": upstream_rows})
 
 
 def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,10 +103,9 @@ def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[
             if batch.num_rows > 1:
                 yield batch.slice(0, batch.num_rows - 1)
 
-    written = scan.writer.write(scan.target, task_of(EpochTask).curr, rows())
+    written = scan.writer.write(scan.bound.target, task_of(StageTask).curr, rows())
     assert report, "the reader's control row did not arrive"
-    copied = report.pop("copied")
-    yield outcome(json.dumps({**report, "inserted": copied + written.inserted, "closed": written.closed}))
+    yield outcome(json.dumps({**report, "inserted": written.inserted, "closed": written.closed}))
 
 
 def _control_batch(schema: pa.Schema, done: dict[str, Any]) -> pa.RecordBatch:

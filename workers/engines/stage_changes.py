@@ -20,15 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary nam
 
 from service.protocol.ids import RelationId
 from workers.backfill.stages import BoundStage
-from workers.engines.port import ActorOutcome
+from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_inputs import StageInputs
 from workers.engines.stage_lookups import BROADCAST_BYTES
 from workers.engines.stage_parts import changed_parts
 from workers.engines.stage_rows import SUMS, nothing_read, packed, sums_of, write_frame
 from workers.engines.stage_rule import StageRule
-from workers.engines.stages import StageTask
+from workers.queries.projection import REPORT
 from workers.queries.stage_spark import StageSelect, written_columns
-from workers.queries.stateless import REPORT
 from workers.spark.frames import OUTCOME, send_task
 from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, VersionedStore, Written, has_store_engine
 from workers.state_store.wire import ticked, to_wire

@@ -22,13 +22,12 @@ from workers.backfill.actors import ActorTask
 from workers.backfill.order import IN_PROGRESS, POSITION_STATE, Position, key_of, marked_spark, position_column
 from workers.backfill.positions import Block, Positions, Span, alike
 from workers.backfill.stages import BoundStage
-from workers.engines.port import ActorOutcome
+from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_inputs import InputStates
 from workers.engines.stage_lookups import Lookups
 from workers.engines.stage_rows import nothing_read, write_frame
-from workers.engines.stages import StageTask
+from workers.queries.projection import REPORT
 from workers.queries.stage_spark import StageSelect, all_of, named_columns, page_operation, written_columns
-from workers.queries.stateless import REPORT
 from workers.state_store.port import CLOSE, LIVE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
 from service.protocol.relation import Relation
-from workers.engines.port import ActorOutcome
-from workers.engines.stages import StageTask
-from workers.queries.stateless import REPORT
+from workers.engines.port import ActorOutcome, StageTask
+from workers.queries.projection import REPORT
 from workers.spark.frames import OUTCOME, outcome, run_frame, task_of
 from workers.state_store.port import VersionedStore, Written
 

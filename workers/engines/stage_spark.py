@@ -15,7 +15,6 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -26,16 +25,15 @@ from pyspark import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
 from service.protocol.relation import Relation
-from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
+from workers.backfill.positions import BLOCK_VNODES
 from workers.backfill.stages import BoundStage
 from workers.engines.history import ActorHistory, outcome_of
-from workers.engines.port import ActorOutcome
+from workers.engines.port import ActorOutcome, ScanTask, StageTask
 from workers.engines.rows import actor_indexes
 from workers.engines.stage_lookups import BROADCAST_BYTES, Lookups
 from workers.engines.stage_rows import SUMS, nothing_read, packed, sums_of, written_rows
-from workers.engines.stages import StageTask
+from workers.queries.projection import REPORT
 from workers.queries.stage_spark import StageSelect, driver_columns, used_columns
-from workers.queries.stateless import REPORT
 from workers.spark.frames import (
     OUTCOME,
     RepeatedTaskError,
@@ -51,17 +49,6 @@ from workers.state_store.wire import read_schema
 _EXCHANGE: Final = re.compile(r"(?<!Broadcast)Exchange")
 PARTITION_BYTES: Final = 64 << 20
 """About how much of the other inputs a task joins with after an exchange."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageScanTask:
-    """A stage in one generation: the values that travel in the closures of tasks."""
-
-    store: VersionedStore
-    bound: BoundStage
-    driver: Relation
-    """The driver with the columns that are read."""
-    block_vnodes: int
 
 
 @dataclass
@@ -81,8 +68,7 @@ class SparkStageEngine:
         self.session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
         self.lookups = Lookups(self.session, self.store, self.bound, self.bound.stage.inputs[1:], self.broadcast_bytes)
         driver = used_columns(self.bound, [self.bound.stage.driver.alias])
-        block = self.block_vnodes if self.store.capabilities.index_bounds else ONE_VNODE
-        self.scan = StageScanTask(self.store, self.bound, driver, block)
+        self.scan = ScanTask(self.store, self.bound, driver, self.block_vnodes)
         self.reads = self.spark.sparkContext.accumulator(0)
 
     def run(self, task: StageTask) -> list[ActorOutcome]:
@@ -179,7 +165,7 @@ def _driver_schema(driver: Relation) -> pa.Schema:
 
 
 def _read_actors(
-    scan: StageScanTask, reads: Accumulator[int], batches: Iterator[pa.RecordBatch]
+    scan: ScanTask, reads: Accumulator[int], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     task = task_of(StageTask)
     for batch in batches:
@@ -188,15 +174,9 @@ def _read_actors(
             yield from _read(scan, task, actor)
 
 
-def _read(scan: StageScanTask, task: StageTask, index: int) -> Iterator[pa.RecordBatch]:
+def _read(scan: ScanTask, task: StageTask, index: int) -> Iterator[pa.RecordBatch]:
     """Yield the pages of one actor, then its control row."""
-    at, schema = task.at[scan.driver.id], _driver_schema(scan.driver)
-    history = ActorHistory(
-        task,
-        index,
-        lambda _: nullcontext(lambda block, size: scan.store.read_page(scan.driver, block, at=at, size=size)),
-        scan.block_vnodes,
-    )
+    history, schema = ActorHistory.of(scan, task, index), _driver_schema(scan.driver)
     for page in history.pages():
         for batch in page.batches:
             yield pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows, pa.string()), *batch.columns], schema=schema)

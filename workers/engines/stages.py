@@ -9,32 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
-from service.protocol.ids import EpochField, RelationId
-from workers.backfill.actors import FragmentTask
 from workers.backfill.pace import STAGE_AIM
 from workers.backfill.positions import BLOCK_VNODES, Positions
-from workers.backfill.stages import BoundStage, Window
+from workers.backfill.stages import Advance, Advances, BoundStage, Reached
+from workers.engines.copiers import Copiers
 from workers.engines.history import ActorHistory, outcome_of
-from workers.engines.port import ActorOutcome
-from workers.engines.store import Copiers
+from workers.engines.port import ActorOutcome, StageTask
 from workers.state_store.port import NOTHING, CopyingStore, PageReader, StageSession
-
-
-class StageTask(FragmentTask):
-    """A stage's epoch.
-
-    `windows` are the changes of its inputs, and `changed` those inputs that have any. History is read `at` an epoch of
-    each input.
-    """
-
-    windows: dict[RelationId, Window]
-    changed: frozenset[RelationId]
-    at: dict[RelationId, EpochField]
-
-    @property
-    def reads(self) -> bool:
-        """Whether an actor may read history."""
-        return any(actor.permits != 0 for actor in self.actors)
 
 
 @dataclass
@@ -63,7 +44,9 @@ class StageEngine:
         outcomes: list[ActorOutcome] = []
         complete = True
         with self.store.staging(self.bound, task.curr, allowed_seconds=task.allowed_seconds) as session:
-            changes = session.copy_changes(task.windows, task.changed) if 0 in actors and task.changed else NOTHING
+            changes = NOTHING
+            if 0 in actors and task.changed:
+                changes = session.copy_changes(task.windows, task.changed, self._advances(task))
             for index in actors:
                 history = self._read(session, task, index)
                 complete = complete and not history.positions.next_block()
@@ -73,6 +56,13 @@ class StageEngine:
             made = session.end(task.at, whole=complete) if task.reads else 0
         outcomes[0] = replace(outcomes[0], inserted=outcomes[0].inserted + made)
         return outcomes
+
+    def _advances(self, task: StageTask) -> Advances:
+        """Return how far the driver was read before the epoch: changes behind that are those of later pages (I1)."""
+        reached = Reached.of(one for actor in task.actors for one in actor.positions)
+        if len(reached.completed) == self.bound.upstream.vnode_count:
+            return {}
+        return {self.bound.stage.driver.alias: Advance(reached, reached)}
 
     def _read(self, session: StageSession, task: StageTask, index: int) -> ActorHistory:
         def open_pages(_: Positions) -> AbstractContextManager[PageReader]:

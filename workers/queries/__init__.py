@@ -1,1 +1,1 @@
-"""How a view is maintained. *Stateless* is the only strategy so far; keyed and full are planned."""
+"""Stages as Spark SQL."""

@@ -18,7 +18,7 @@ from service.protocol.stage import Aggregate, Condition, Join, JoinKind, Stage, 
 from service.protocol.stage_spark import MEASURE_DIGITS_MAX, in_order, spark_column
 from service.protocol.vnodes import vnode_spark
 from workers.backfill.stages import BoundStage
-from workers.queries.stateless import REPORT
+from workers.queries.projection import REPORT
 from workers.state_store.port import OPERATION, PAGE, VNODE
 from workers.state_store.wire import from_wire, ticked, to_wire, writes_binary
 

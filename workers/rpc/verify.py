@@ -6,49 +6,30 @@ depends on order nor overflows. Only vnodes whose digests differ are compared ke
 and the query of the backfill, at the pinned epoch.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
 from service.protocol.columns import TypeName
-from service.protocol.ids import Epoch, Vnode
-from service.protocol.plan import Stateless
+from service.protocol.ids import Vnode
 from service.protocol.relation import Relation
-from service.protocol.request import Verified, Verify, VerifyScan, VnodeDifference
+from service.protocol.request import Verified, Verify, VnodeDifference
 from service.protocol.vnodes import Runs, runs_of
-from workers.backfill.positions import Positions
-from workers.engines.rows import PositionColumns, actor_indexes, input_schema, row_batch
-from workers.engines.whole import blocks_of, whole_rows
-from workers.queries.stateless import StatelessPlan, plan
+from workers.engines.stage_lookups import Whole
+from workers.engines.whole import blocks_of
 from workers.rpc.verify_stages import by_value, compared, staged
-from workers.spark.frames import spark_schema
-from workers.state_store.port import LIVE, PAGE, VNODE, VersionedStore
+from workers.state_store.port import VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
 Digests = dict[int, tuple[int, int]]
 """vnode -> (rows, sum of the rows' hashes)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One side of the comparison: the relation, its epoch, and the positions up to which it is read (None: all)."""
-
-    store: VersionedStore
-    relation: Relation
-    epoch: Epoch
-    blocks: tuple[Runs, ...]
-    positions: Positions | None
-
-
 def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, parallelism: int) -> Verified:
     """Compare the two sides. Raises Spark's errors."""
-    if request.stages:
-        request = request.model_copy(update={"relation": compared(request.relation)})
+    request = request.model_copy(update={"relation": compared(request.relation)})
     whole = blocks_of(request.relation.vnode_count, parallelism)
     expected, found = (_digests(frame, request.relation) for frame in _both(spark, store, request, blocks=whole))
     differing = [vnode for vnode in sorted(expected.keys() | found.keys()) if expected.get(vnode) != found.get(vnode)]
@@ -72,48 +53,8 @@ def _both(
     spark: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]
 ) -> tuple[DataFrame, DataFrame]:
     """Return the rows that the view should hold, and the rows that it holds."""
-    held = _Side(store, request.relation, request.relation_epoch, blocks, None)
-    identity = Stateless(projection=tuple(ticked(column.name) for column in request.relation.columns))
-    if request.stages:
-        wanted = staged(spark, store, request, blocks=blocks)
-    else:
-        scans = (_wanted(spark, store, request, scan, blocks=blocks) for scan in request.scans)
-        wanted = reduce(DataFrame.unionAll, scans)
-    return (
-        wanted,
-        _frame(spark, held, plan(identity, request.relation, request.relation)),
-    )
-
-
-def _wanted(
-    spark: SparkSession, store: VersionedStore, request: Verify, scan: VerifyScan, *, blocks: tuple[Runs, ...]
-) -> DataFrame:
-    positions = None
-    if scan.positions is not None:
-        runs = ((0, scan.upstream.vnode_count - 1),)
-        positions = Positions(runs, {position.vnode: position for position in scan.positions})
-    upstream = scan.query.reading(scan.upstream)
-    side = _Side(store, upstream, request.epoch, blocks, positions)
-    return _frame(spark, side, plan(scan.query, upstream, request.relation))
-
-
-def _frame(spark: SparkSession, side: _Side, query: StatelessPlan) -> DataFrame:
-    count = len(side.blocks)
-    read = spark.range(0, count, 1, count).mapInArrow(
-        partial(_read_blocks, side), spark_schema(input_schema(side.relation))
-    )
-    return read.selectExpr(*query.typed).where(query.kept).selectExpr(*query.projected)
-
-
-def _read_blocks(side: _Side, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = input_schema(side.relation)
-    beside = None if side.positions is None else PositionColumns(side.positions, len(side.relation.key))
-    for batch in batches:
-        for block in actor_indexes(batch):
-            for rows in whole_rows(side.store, side.relation, side.blocks[block], at=side.epoch):
-                # With positions, rows are marked like live changes, so that only the backfilled prefix passes.
-                operation = PAGE if beside is None else LIVE
-                yield row_batch(schema, operation, rows, None if beside is None else beside.of(rows))
+    held = Whole(store, request.relation, request.relation_epoch, blocks).frame(spark)
+    return staged(spark, store, request, blocks=blocks), held
 
 
 def _digests(frame: DataFrame, relation: Relation) -> Digests:

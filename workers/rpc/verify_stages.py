@@ -1,24 +1,32 @@
-"""Compute a view of stages whole in Spark, from its tables at one epoch, to compare it with what is maintained.
+"""Compute a view in Spark, from its tables at one epoch, to compare it with what is maintained.
 
-Nothing that the job itself has written is read. The stages that only the state store can compute have no such answer
+It is computed whole, but for a view of projections that is being created: of that, what was read so far. Nothing that
+the job itself has written is read. The stages that only the state store can compute have no such answer
 (`service.protocol.stage_spark.verify_reason`), so a view with one of them is compared by the store.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
 from service.protocol.ids import RelationId
+from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.request import Verify, VerifyStage
 from service.protocol.vnodes import Runs, vnodes_of
+from workers.backfill.positions import Positions
 from workers.backfill.stages import BoundStage
+from workers.engines.rows import PositionColumns, actor_indexes, input_schema, row_batch
 from workers.engines.stage_lookups import Whole
 from workers.engines.stage_parts import placed
-from workers.engines.whole import blocks_of
+from workers.engines.whole import blocks_of, whole_rows
+from workers.queries.projection import projection_plan
 from workers.queries.stage_spark import StageSelect, input_columns, named_columns, used_columns, whole_driver_columns
-from workers.state_store.port import VNODE, VersionedStore
+from workers.spark.frames import spark_schema
+from workers.state_store.port import LIVE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
 PARTITIONS = "32"
@@ -66,6 +74,7 @@ class _Evaluation:
         made: "dict[RelationId, DataFrame]",
     ) -> None:
         self.session, self.store, self.request, self.made = session, store, request, made
+        self.positions = one.positions
         self.bound = BoundStage(one.stage, one.target, {relation.id: relation for relation in one.relations})
 
     def frame(self) -> DataFrame:
@@ -73,6 +82,8 @@ class _Evaluation:
         driver, *others = self.bound.stage.inputs
         if self.bound.stage.partition is not None:
             return self._parts(driver.alias)
+        if self.positions is not None:
+            return self._prefix(self.positions)
         for one in (driver, *others):
             relation = used_columns(self.bound, [one.alias])
             columns = whole_driver_columns if one is driver else input_columns
@@ -85,8 +96,30 @@ class _Evaluation:
         rows = self._whole(relation).selectExpr(*named_columns(alias, relation, typed=True))
         return placed(self.session, self.bound, rows, None)
 
+    def _prefix(self, known: Sequence[VnodePosition]) -> DataFrame:
+        """Return what the driver's rows at and before some positions give. They are marked as changes are."""
+        driver = used_columns(self.bound, [self.bound.stage.driver.alias])
+        positions = Positions(((0, driver.vnode_count - 1),), {one.vnode: one for one in known})
+        whole, schema = self._blocks(driver), input_schema(driver)
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            beside = PositionColumns(positions, len(driver.key))
+            for batch in batches:
+                for block in actor_indexes(batch):
+                    for rows in whole_rows(whole.store, driver, whole.blocks[block], at=whole.at):
+                        yield row_batch(schema, LIVE, rows, beside.of(rows))
+
+        count = len(whole.blocks)
+        plan = projection_plan(self.bound, driver)
+        rows = self.session.range(0, count, 1, count).mapInArrow(read, spark_schema(schema))
+        projected = rows.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected)
+        return projected.selectExpr(plan.vnode, *(ticked(column.name) for column in self.bound.target.columns))
+
     def _whole(self, relation: Relation) -> DataFrame:
         if relation.id in self.made:
             return self.made[relation.id]
+        return self._blocks(relation).frame(self.session)
+
+    def _blocks(self, relation: Relation) -> Whole:
         blocks = blocks_of(relation.vnode_count, self.session.sparkContext.defaultParallelism)
-        return Whole(self.store, relation, self.request.epoch, blocks).frame(self.session)
+        return Whole(self.store, relation, self.request.epoch, blocks)

@@ -13,16 +13,16 @@ from typing_extensions import override
 
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.ids import Epoch, RelationId, Vnode
-from service.protocol.plan import PositionState, Stateless, VnodePosition
+from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import Relation, RelationKind
+from service.protocol.stage import Condition, Input, Join, JoinKind, Stage, Value
 from service.protocol.table_format import Capabilities
 from service.protocol.vnodes import Runs
 from workers.backfill.actors import ActorTask
 from workers.backfill.positions import Block, PageSize
-from workers.backfill.reading import interleaved
-from workers.engines.port import EpochTask, ScanTask
-from workers.engines.spark import SparkEngine
-from workers.queries.stateless import plan
+from workers.backfill.stages import BoundStage, Window
+from workers.engines.port import ScanTask, StageTask
+from workers.engines.spark import SparkProjection
 from workers.state_store.port import CLOSE, LIVE, ArrowPage, VersionedStore, Written
 from workers.state_store.wire import read_schema
 
@@ -40,6 +40,13 @@ _RELATION: Final = Relation(
     columns=tuple(Column(name=name, type=kind, nullable=name != "k") for name, kind in _KINDS.items()),
     key=(KeyColumn(name="k"),),
 )
+_VALUES: Final = {"k": "i__k", "i": "i__i + 1", "n": "i__n", "t": "upper(i__t)", "z": "i__z"}
+_STAGE: Final = Stage(
+    joins=(Join(kind=JoinKind.INNER, inputs=(Input(alias="i", relation=_RELATION.id),)),),
+    where=(Condition(sql="i > 0", spark="i__i > 0", inputs=("i",)),),
+    rows=tuple(Value(name=name, sql=name, spark=spark) for name, spark in _VALUES.items()),
+)
+_BOUND: Final = BoundStage(_STAGE, _RELATION, {_RELATION.id: _RELATION})
 _ROW: Final[Mapping[str, Any]] = {"_vnode": 0, "k": 1, "i": 2, "n": "1.25", "t": "text", "z": 0}
 _VNODE: Final = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=("1",), rows=1)
 _TURNS: Final = 2
@@ -77,15 +84,15 @@ class _Handful(VersionedStore):
 
 def warm(spark: SparkSession, parallelism: int) -> None:
     """Run epochs of a scan with `parallelism` partitions."""
-    query = Stateless(projection=("k", "i + 1", "n", "upper(t)", "z"), predicate="i > 0")
-    scan = ScanTask(_Handful(), _RELATION, _RELATION, parallelism)
-    engine = SparkEngine(spark, scan, plan(query, _RELATION, _RELATION))
+    engine = SparkProjection(spark, ScanTask(_Handful(), _BOUND, _RELATION))
     actor = ActorTask(runs=((0, 0),), positions=(_VNODE,), permits=None)
     for turn in range(1, _TURNS + 1):
         engine.run(
-            EpochTask(
+            StageTask(
                 curr=Epoch(turn + 1),
-                reading=interleaved(since=Epoch(turn), curr=Epoch(turn + 1)),
+                windows={_RELATION.id: Window(Epoch(turn), Epoch(turn + 1))},
+                changed=frozenset({_RELATION.id}),
+                at={_RELATION.id: Epoch(turn + 1)},
                 actors=(actor,) * parallelism,
                 slice_seconds=0,
                 page_rows=1,

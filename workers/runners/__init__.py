@@ -1,1 +1,1 @@
-"""Run fragments, with one module for each kind: DML, table scans, source scans. Next: `workers.runners.table_scan`."""
+"""Run fragments, with one module for each kind: DML, stages, source scans. Next: `workers.runners.stage_scan`."""

@@ -25,6 +25,11 @@ _REFUSED_BINARY: Final = re.compile(
 )
 # Spark raises this without an error condition, when the quotient of a remainder has more digits than its decimal type.
 _ARITHMETIC: Final = re.compile(r"java\.lang\.ArithmeticException: (?P<said>[^\n]*)")
+_BEYOND_SPARK: Final = re.compile(
+    "NUMERIC_(VALUE_OUT_OF_RANGE|OUT_OF_SUPPORTED_RANGE)|only the state store|NaN and infinity are not supported"
+    "|The value '(NaN|-?Infinity)'"
+)
+"""The error of a value that Postgres holds, and Spark does not."""
 _EXHAUSTED: Final = re.compile(r"MemoryError|exited with (?:exit )?code 52|OOMKilled")
 """The error text of a task that ran out of memory: in Java, Spark or Python, in another machine's JVM, in its
 container.
@@ -52,6 +57,11 @@ KEY_SECONDS_SHARED: Final = 10.0
 """The same in the database graph, where everybody waits."""
 
 
+def find_nothing(_seconds: float) -> str | None:
+    """Return no key: the row cannot be searched for."""
+    return None
+
+
 class JobFailedError(Exception):
     """One job's part of the epoch failed: computing `target` from `upstream`.
 
@@ -66,7 +76,7 @@ class JobFailedError(Exception):
         *,
         target: Relation,
         upstream: Relation,
-        find_key: Callable[[float], str | None] = lambda _seconds: None,
+        find_key: Callable[[float], str | None] = find_nothing,
         computing: bool = True,
         kills: MemoryKills = _KILLS,
     ) -> None:
@@ -75,11 +85,17 @@ class JobFailedError(Exception):
         self.where = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"'
         self.deterministic, reason = explain(error)
         self.too_slow = isinstance(error, TooSlowError)
+        self.beyond_spark = _BEYOND_SPARK.search(str(error)) is not None or _ARITHMETIC.search(str(error)) is not None
         # An error that names a value may contain any word, so a deterministic error is never taken for lack of memory.
         self.exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
         self.others: tuple[JobFailedError, ...] = ()
         self._find_key, self._row = find_key, ""
         self._said = EXHAUSTED if self.exhausted else reason
+
+    def hand_over(self) -> None:
+        """Have the graph recover, and the job go on: another engine computes the epoch again."""
+        self.deterministic = False
+        self._said = f"{self._said}. The state store computes it from now on"
 
     @property
     def reason(self) -> str:

@@ -7,14 +7,12 @@ from pyspark.sql import SparkSession
 
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import SourceId
-from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Prefix, Stateless, TableScanPlan
-from service.protocol.stage import Stage
+from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Prefix, TableScanPlan
 from workers.runners.operators import Operator
 from workers.runners.port import FragmentRunner, Join, Place
 from workers.runners.source_scan import SourceScans
 from workers.runners.split_scan import SplitScan
 from workers.runners.stage_scan import StageScan
-from workers.runners.table_scan import TableScan
 
 
 def joins_of(spark: SparkSession, connection_of: Callable[[SourceId], SourceConnection]) -> Mapping[FragmentKind, Join]:
@@ -31,10 +29,5 @@ def _scan(
     spark: SparkSession, runners: Mapping[Place, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
 ) -> FragmentRunner:
     assert isinstance(fragment, TableScanPlan)
-    match fragment.query:
-        case Stage():
-            return StageScan.join(spark, runners, job, fragment, now)
-        case Prefix():
-            return Operator.join(spark, runners, job, fragment, now)
-        case Stateless():
-            return TableScan.join(spark, runners, job, fragment, now)
+    join = Operator.join if isinstance(fragment.query, Prefix) else StageScan.join
+    return join(spark, runners, job, fragment, now)

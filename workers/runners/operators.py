@@ -21,9 +21,9 @@ from workers.backfill.pace import OPERATOR_ROWS_FIRST, OperatorPace, operator_ro
 from workers.backfill.positions import BLOCK_VNODES
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
+from workers.engines.copiers import Copiers
 from workers.engines.operators import OperatorEngine, OperatorOutcome, OperatorTask
 from workers.engines.port import ActorOutcome
-from workers.engines.store import Copiers
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch

@@ -1,54 +1,69 @@
 """A stage of a view: read the history of its driver, then follow the changes of all its inputs.
 
-Its history is read after all stages before it have read theirs, because its inputs are complete then. It reads
-relations of the database graph as of the pinned epoch, and the job's own relations as of the present one. It forwards
-changes only after its history. Next: `workers.engines.stages`.
+Its history is read after all stages before it have read theirs, because its inputs are complete then. A snapshot job
+reads relations of the database graph as of the pinned epoch, and its own relations as of the present one. It forwards
+changes only after its history. In the database graph, a projection forwards changes beside its history, of rows that it
+has read. Next: `workers.engines.port`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import structlog
 from pyspark.sql import SparkSession
 
-from service.protocol.ids import Epoch, RelationId
+from service.protocol.ids import Epoch, JobId, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
 from service.protocol.report import FragmentReport
 from service.protocol.stage import Engine, Stage
-from service.protocol.stage_spark import engine_of
+from service.protocol.stage_spark import engine_of, spark_reason
+from workers.backfill.actors import as_one
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
+from workers.connectors.kinds import SINKS
+from workers.connectors.port import SinkWriter
+from workers.engines.copiers import Copiers
+from workers.engines.failing_row import find_failing_row
 from workers.engines.group_merge import GroupMerge
-from workers.engines.port import ActorOutcome
+from workers.engines.port import ActorOutcome, ScanTask, StageTask, TaskEngine
+from workers.engines.spark import SparkProjection
 from workers.engines.stage_changes import SparkStageChanges
 from workers.engines.stage_parts import SparkPartEngine
 from workers.engines.stage_spark import SparkStageEngine
-from workers.engines.stages import StageEngine, StageTask
-from workers.engines.store import Copiers
-from workers.runners.failure import JobFailedError
+from workers.engines.stages import StageEngine
+from workers.queries.stage_spark import used_columns
+from workers.runners.failure import JobFailedError, find_nothing
 from workers.runners.port import FragmentRunner, Place, RunningEpoch
-from workers.runners.upstream_scan import TaskEngine, UpstreamScan
+from workers.runners.upstream_scan import UpstreamScan
 from workers.state_store.port import has_store_engine
 
 log = structlog.get_logger(__name__)
+_BEYOND_SPARK: Final = set[tuple[JobId, RelationId]]()
+"""The stages, by what they write, that Spark could not compute since this worker began."""
 
 
 @dataclass(kw_only=True)
-class StageScan(UpstreamScan[StageTask]):
+class StageScan(UpstreamScan):
     """One stage while it runs: a `FragmentRunner`."""
 
     bound: BoundStage
     own: frozenset[RelationId]
     """The relations that the job itself writes. They change in the epochs of its own graph."""
+    sink: SinkWriter | None = None
+    """Takes the rows in place of the store."""
     engine: StageEngine | None = None
     """Made on first use, so that an idle view costs nothing."""
+    projection: SparkProjection | None = None
+    """Reads and follows in Spark, if each row is computed from one row."""
     reader: SparkStageEngine | SparkPartEngine | None = None
     """Reads the history if Spark does. It is closed when all history is read."""
     follower: SparkStageChanges | None = None
     """Follows the changes if Spark does."""
     handed_over: bool = False
-    """Whether Spark could not compute something, so that the store computes the rest in this generation."""
+    """Whether Spark could not compute something, so that the store computes the rest."""
     merges: bool = False
     """Whether the groups of its target are merged after its history."""
     merge: GroupMerge | None = None
@@ -66,7 +81,7 @@ class StageScan(UpstreamScan[StageTask]):
         """Build a stage from its plan."""
         assert isinstance(fragment, TableScanPlan)
         assert isinstance(fragment.query, Stage)
-        target = job.written_by(fragment)
+        target, sink = job.written_by(fragment), fragment.sink
         relations = {one.id: one for one in (fragment.upstream, *fragment.lookups)}
         return cls(
             job.id,
@@ -74,9 +89,11 @@ class StageScan(UpstreamScan[StageTask]):
             ScanState.of(fragment, now=now),
             bound=BoundStage(fragment.query, target, relations),
             own=frozenset(one.id for one in job.hidden),
+            sink=None if sink is None else SINKS[sink.name](sink.options),
             spark=spark,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
             merges=fragment.query.aggregate is not None and _merges(job, fragment),
+            handed_over=(job.id, target.id) in _BEYOND_SPARK,
         )
 
     @property
@@ -102,7 +119,7 @@ class StageScan(UpstreamScan[StageTask]):
         return self.state.finished and not (self.history_over or paused or self.state.held)
 
     def replan(self) -> None:
-        """Do nothing: the engine does not depend on the actors."""
+        """Do nothing: the engines take the actors of each epoch."""
 
     def end(self) -> None:
         """Make a running engine fail soon, and run nothing any more."""
@@ -115,13 +132,18 @@ class StageScan(UpstreamScan[StageTask]):
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the stage's share of the rest of the interval."""
         permits, outcomes = self.permits(epoch), ()
-        windows = self._windows(epoch)
-        changed = self._changed(epoch, windows) if self.history_over else frozenset()
+        windows, beside = self._windows(epoch), self.job not in epoch.readings
+        over, projects = self.history_over, self.bound.stage.is_projection
+        changed = self._changed(epoch, windows) if over or beside else frozenset()
         self.timings_ms = {}
         if changed or any(allowed != 0 for allowed in permits):
+            actors = self.actor_tasks(permits)
+            if projects and (self.is_brief(epoch) or epoch.barrier.follows):
+                # A created job in a graph of its own may compute for long: the other slots of Spark are for others.
+                actors = (as_one(actors),)
             task = StageTask(
                 curr=epoch.barrier.curr,
-                actors=self.actor_tasks(permits),
+                actors=actors,
                 page_rows=self.page_rows,
                 windows=windows,
                 changed=changed,
@@ -134,7 +156,8 @@ class StageScan(UpstreamScan[StageTask]):
             self._merge(epoch)
         self.consumed = None
         held_up = not self._may_merge(paused=epoch.paused)
-        return self._report(epoch, outcomes, finishing=self.history_over, held_up=held_up)
+        # Beside changes, there may be some of rows that the last page read.
+        return self._report(epoch, outcomes, finishing=over if beside else self.history_over, held_up=held_up)
 
     def _merge(self, epoch: RunningEpoch) -> None:
         """Merge groups for the rest of the slice. A few of them need no further epoch."""
@@ -142,7 +165,7 @@ class StageScan(UpstreamScan[StageTask]):
         try:
             with epoch.spark_turn():
                 self._check_present()
-                engine = self._engine(epoch)
+                engine = self._stage_engine(epoch)
                 merge = self.merge or GroupMerge(engine.store, self.bound, engine.copiers)
                 self.merge, computing = merge, True
                 seconds = self.paces[Engine.STORE].slice_seconds(epoch.share_seconds())
@@ -185,6 +208,8 @@ class StageScan(UpstreamScan[StageTask]):
 
     def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine[StageTask]]:
         name = self._chosen(epoch)
+        if self.bound.stage.is_projection:
+            return name, self._engine(epoch) if name is Engine.STORE else self._projection(epoch)
         # Spark reads the parts of whole vnodes, and the store as many rows as a limit allows.
         limited = self.bound.stage.partition is not None and any(actor.permits for actor in task.actors)
         if name is Engine.STORE or limited:
@@ -192,11 +217,21 @@ class StageScan(UpstreamScan[StageTask]):
         return name, _Following(self, epoch) if self.state.finished else self._reader(epoch)
 
     def _failed(self, error: Exception, epoch: RunningEpoch, task: StageTask, *, computing: bool) -> JobFailedError:
-        del epoch, task
-        return self._blamed(error, computing=computing)
+        finds = self.bound.stage.is_projection and spark_reason(self.bound.stage) is None
+        find_key = partial(find_failing_row, self.spark, self._scan_task(epoch), task) if finds else find_nothing
+        return self._blamed(error, computing=computing, find_key=find_key)
 
-    def _blamed(self, error: Exception, *, computing: bool) -> JobFailedError:
-        return JobFailedError(self.job, error, target=self.target, upstream=self.bound.upstream, computing=computing)
+    def _blamed(
+        self, error: Exception, *, computing: bool, find_key: Callable[[float], str | None] = find_nothing
+    ) -> JobFailedError:
+        return JobFailedError(
+            self.job,
+            error,
+            target=self.target,
+            upstream=self.bound.upstream,
+            find_key=find_key,
+            computing=computing,
+        )
 
     def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
         try:
@@ -205,6 +240,10 @@ class StageScan(UpstreamScan[StageTask]):
             if not self._hands_over(error, epoch):
                 raise
             log.warning("stage.handed_over", target=self.target.name, reason=error.reason)
+            if not self._writes_whole:
+                _BEYOND_SPARK.add((self.job, self.target.id))
+                error.hand_over()
+                raise
             self.handed_over = True
             self._close_reader()
             self._close_follower()
@@ -213,25 +252,50 @@ class StageScan(UpstreamScan[StageTask]):
     def _hands_over(self, error: JobFailedError, epoch: RunningEpoch) -> bool:
         """Whether the store computes what Spark could not, such as a number of more than 38 digits.
 
-        Spark hands over sums when it has computed all of them, and it writes parts, and what follows from changes, when
-        it has computed all of that. The pages of another stage's history may have been written in part.
+        If rows may have been written already, this costs a recovery. So it has to be Spark's fault then.
         """
-        whole = self.state.finished or self.bound.stage.aggregate is not None or self.bound.stage.partition is not None
-        able = epoch.stores.versioned.capabilities.store_engine and whole
+        able = epoch.stores.versioned.capabilities.store_engine and self.sink is None
         # Others have waited for long enough for a stage that takes too long.
-        unable = error.deterministic and not error.too_slow
+        unable = error.deterministic and not error.too_slow and (self._writes_whole or error.beyond_spark)
         return able and unable and self._chosen(epoch) is Engine.SPARK
+
+    @property
+    def _writes_whole(self) -> bool:
+        """Whether Spark writes nothing before it has computed all of an epoch.
+
+        It hands over sums when it has computed all of them, and it writes parts, and what follows from changes, when it
+        has computed all of that. The pages of another stage's history, or of a projection, may be written in part.
+        """
+        stage = self.bound.stage
+        return (
+            stage.aggregate is not None
+            or stage.partition is not None
+            or (self.state.finished and not stage.is_projection)
+        )
 
     def _chosen(self, epoch: RunningEpoch) -> Engine:
         """Return the engine of this epoch."""
         if self.handed_over:
             return Engine.STORE
-        store_engine = epoch.stores.versioned.capabilities.store_engine
+        # The store writes into its own tables only.
+        store_engine = epoch.stores.versioned.capabilities.store_engine and self.sink is None
         name, _ = engine_of(self.bound.stage, store_engine=store_engine)
         driver = self.bound.upstream
         return name or self._by_rows(epoch, driver, self._at(epoch, driver.id))
 
-    def _engine(self, epoch: RunningEpoch) -> StageEngine:
+    def _scan_task(self, epoch: RunningEpoch) -> ScanTask:
+        driver = used_columns(self.bound, [self.bound.stage.driver.alias])
+        return ScanTask(epoch.stores.versioned, self.bound, driver, self.state.block_vnodes, self.sink)
+
+    def _projection(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+        if self.projection is None:
+            self.projection = SparkProjection(self.spark, self._scan_task(epoch))
+        return self.projection
+
+    def _engine(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+        return self._stage_engine(epoch)
+
+    def _stage_engine(self, epoch: RunningEpoch) -> StageEngine:
         store = epoch.stores.versioned
         assert has_store_engine(store), "the table format computes no stages"
         if self.engine is None:

@@ -1,12 +1,12 @@
-"""The common part of the scans that fill a view: their place, the turns and paces of their engines, their reports.
+"""What a stage's scan needs around its engines: its place, their turns, paces and budgets, and its reports.
 
-Next: `workers.runners.table_scan` and `workers.runners.stage_scan`.
+Next: `workers.runners.stage_scan`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -15,10 +15,9 @@ from service.protocol.relation import Relation
 from service.protocol.report import FragmentReport
 from service.protocol.stage import Engine
 from service.protocol.stage_spark import spark_from
-from workers.backfill.actors import FragmentTask
 from workers.backfill.cost import CostBudget
 from workers.backfill.pace import COPYING, Pace
-from workers.engines.port import ActorOutcome
+from workers.engines.port import ActorOutcome, StageTask, TaskEngine
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.port import Phase, Place, RunningEpoch
@@ -34,18 +33,9 @@ take about as long.
 SPARK_SECONDS_MIN: Final = 10.0
 """Changes may take so long in Spark in any case: the first jobs of a JVM are slow, whatever they compute."""
 
-Task = TypeVar("Task", bound=FragmentTask)
-Task_contra = TypeVar("Task_contra", contravariant=True)
-
-
-class TaskEngine(Protocol[Task_contra]):
-    """Computes a scan's part of an epoch. When `run` returns, every actor's transaction is durable."""
-
-    def run(self, task: Task_contra) -> Sequence[ActorOutcome]: ...
-
 
 @dataclass(kw_only=True)
-class UpstreamScan(HistoryScan, Generic[Task]):
+class UpstreamScan(HistoryScan):
     """One scan fragment while it runs."""
 
     spark: SparkSession
@@ -114,15 +104,15 @@ class UpstreamScan(HistoryScan, Generic[Task]):
         """Return how many versions of what it reads this epoch has made and ended."""
         return sum(epoch.written[one] for one in self.reads)
 
-    def _choose(self, epoch: RunningEpoch, task: Task) -> tuple[Engine, TaskEngine[Task]]:
+    def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine[StageTask]]:
         """Return the engine that computes an epoch, made on first use, so that an idle view costs nothing."""
         raise NotImplementedError
 
-    def _failed(self, error: Exception, epoch: RunningEpoch, task: Task, *, computing: bool) -> JobFailedError:
+    def _failed(self, error: Exception, epoch: RunningEpoch, task: StageTask, *, computing: bool) -> JobFailedError:
         """Return the error that blames the job."""
         raise NotImplementedError
 
-    def _compute(self, epoch: RunningEpoch, task: Task) -> Sequence[ActorOutcome]:
+    def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
         computing = False
         try:
             with self._turn(epoch):
@@ -173,7 +163,7 @@ class UpstreamScan(HistoryScan, Generic[Task]):
         if self.ended:
             raise InterruptedError("the generation is over")
 
-    def _advance(self, epoch: RunningEpoch, task: Task) -> Sequence[ActorOutcome]:
+    def _advance(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
         """Compute a task, and record what was read and written."""
         outcomes = self._compute(epoch, task)
         self.advance(outcomes)

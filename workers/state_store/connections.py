@@ -40,10 +40,7 @@ BY_KEY: Final = tuple(f"set local {other} = off" for other in _OTHERS)
 """Settings for ending versions, which are found by key, one by one. A growing table has no statistics, and a plan
 without them reads the whole table for a few rows.
 """
-BY_INDEX: Final = ("set local enable_indexscan = on", "set local enable_indexonlyscan = on")
-"""Settings that allow index scans from here on, in a session with the settings of `PAGES` or `CHANGES`."""
 ANYHOW: Final = tuple(f"set local {other} = on" for other in _OTHERS)
-COPYING: Final = (*_READING, *_BITMAP, *_BOUNDED)
 STAGING: Final = (*_READING, *_BOUNDED)
 
 KEPT: Final = 32

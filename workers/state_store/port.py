@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from service.protocol.dml import DmlLimits, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, RelationId, StatementId
-from service.protocol.plan import Pushdown
 from service.protocol.relation import TRAVEL_PREFIX, Relation
 from service.protocol.table_format import Capabilities
 from service.protocol.vnodes import Runs
@@ -41,7 +40,7 @@ VNODE: Final = "_vnode"
 class ArrowPage:
     """Rows of one block in no order: `_vnode`, and the relation's columns in their wire types. See `positions.Page`.
 
-    A page that was copied inside the store has no batches. `copied` is how many of its rows satisfied the query.
+    A page that was computed inside the store has no batches. `copied` is how many rows it has made.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -180,31 +179,6 @@ class StageSession(Protocol):
 
 class CopyingStore(VersionedStore, Protocol):
     """A format with the capability `store_engine`: it computes queries itself."""
-
-    def copying(
-        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
-    ) -> AbstractContextManager[PageReader]:
-        """Yield a reader that copies pages as of `at` into the target at `epoch`, inside the store. When the context
-        ends, fence and commit all of them in one transaction.
-        """
-        ...
-
-    def copy_changes(
-        self,
-        upstream: Relation,
-        target: Relation,
-        query: Pushdown,
-        *,
-        after: Epoch,
-        upto: Epoch,
-        runs: Runs,
-        epoch: Epoch,
-    ) -> Replayed:
-        """Copy the net changes in `(after, upto]` to the target at `epoch`, inside the store. Fence and commit.
-
-        Every change is copied without marking, because these vnodes have no history left to read.
-        """
-        ...
 
     def staging(
         self, bound: BoundStage, epoch: Epoch, *, allowed_seconds: float | None = None

@@ -12,21 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.protocol.ids import Epoch, Generation, GraphId, RequestId
-from service.protocol.plan import Pushdown
 from service.protocol.quoting import quoted
 from service.protocol.relation import Relation, state_table
 from service.protocol.table_format import POSTGRES
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of
-from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page, shared_out
+from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page
 from workers.backfill.stages import BoundStage
 from workers.state_store import statements
 from workers.state_store.connections import (
     BOUNDS,
-    BY_INDEX,
     BY_KEY,
     CHANGES,
-    COPYING,
     PAGES,
     STAGING,
     WRITING,
@@ -35,7 +32,7 @@ from workers.state_store.connections import (
     psycopg_connection,
     question_name,
 )
-from workers.state_store.port import CLOSE, LIVE, VNODE, ArrowPage, PageReader, Replayed, Written
+from workers.state_store.port import CLOSE, LIVE, VNODE, ArrowPage, Written
 from workers.state_store.stage_writer import StageWriter
 from workers.state_store.wire import copy_csv, is_close, key_text, read_schema, writes_binary
 
@@ -76,50 +73,6 @@ class PostgresStore:
                 if told.num_rows:
                     return _bound(relation, block, told)
         return block, None
-
-    @contextmanager
-    def copying(
-        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
-    ) -> Generator[PageReader]:
-        """Yield a reader that copies pages as of `at` into the target at `epoch`. Fence and commit when the context
-        ends.
-        """
-        with adbc_connection(self.url, self._name, COPYING, autocommit=False) as connection:
-
-            def copy(block: Block, size: PageSize) -> ArrowPage:
-                part, upto = self._part(upstream, block, at, size)
-                reached = {span.vnode: upto for span in part}
-                text = statements.copy_query(upstream, target, query, part, upto, at=at, epoch=epoch)
-                if query.predicate is None:
-                    copied = _update(connection, text)
-                    return ArrowPage((), shared_out(copied, list(reached)), reached, copied)
-                told: list[dict[str, Any]] = _fetch(connection, text).to_pylist()
-                rows = {one["_vnode"]: one["rows"] for one in told}
-                return ArrowPage((), rows, reached, sum(one["copied"] for one in told))
-
-            yield copy
-            _select(connection, self._hold)
-            connection.commit()
-
-    def copy_changes(
-        self,
-        upstream: Relation,
-        target: Relation,
-        query: Pushdown,
-        *,
-        after: Epoch,
-        upto: Epoch,
-        runs: Runs,
-        epoch: Epoch,
-    ) -> Replayed:
-        """Copy the net changes in `(after, upto]` to the target at `epoch`, fence and commit."""
-        span: Any = {"after": after, "upto": upto, "runs": runs}
-        with self.transaction(COPYING) as connection, connection.cursor() as cursor:
-            cursor.execute(_sql(_closing_table(target)))
-            ended, closing = _two(cursor, statements.copied_keys(upstream, target, query, "closing", **span))
-            begun, inserted = _two(cursor, statements.copied_versions(upstream, target, query, **span, epoch=epoch))
-            closed = _close(cursor, target, epoch, (*BY_INDEX, *BY_KEY)) if closing else 0
-        return Replayed(ended + begun, Written(inserted, closed))
 
     @contextmanager
     def staging(
@@ -330,11 +283,6 @@ def _close(cursor: Any, relation: Relation, epoch: Epoch, planned: Sequence[str]
     return sum(cursor.execute(_sql(command)).rowcount for command in statements.close(relation, "closing", epoch))
 
 
-def _two(cursor: Any, sql: str) -> tuple[int, int]:
-    first, second = cursor.execute(_sql(sql)).fetchone()
-    return first, second
-
-
 def _execute(connection: Any, sql: str) -> None:
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
@@ -343,16 +291,6 @@ def _execute(connection: Any, sql: str) -> None:
 
 def _select(connection: Any, sql: str) -> Any:
     return _fetch(connection, sql).column(0)[0].as_py()
-
-
-def _update(connection: Any, sql: str) -> int:
-    """Run a statement that changes rows; return how many."""
-    with connection.cursor() as cursor:
-        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
-        cursor.adbc_statement.set_sql_query(sql)
-        rows = cursor.adbc_statement.execute_update()
-        assert rows >= 0, "the driver does not say how many rows"
-        return rows
 
 
 def _fetch(connection: Any, sql: str) -> pa.Table:

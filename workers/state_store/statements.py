@@ -1,12 +1,11 @@
 """Print the SQL of versioned tables from relations, spans and epochs. Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import Final
 
-from service.protocol.columns import Column, ColumnType, ComputedColumn, TypeName
+from service.protocol.columns import Column, ColumnType, TypeName
 from service.protocol.ids import Epoch
-from service.protocol.plan import Pushdown
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
 from service.protocol.vnodes import Runs
@@ -42,38 +41,6 @@ def page_query(relation: Relation, block: Block, upto: Position | None, *, at: E
     return page_rows(relation, block, upto, _columns(relation), at=at)
 
 
-def copy_query(
-    upstream: Relation,
-    target: Relation,
-    query: Pushdown,
-    block: Block,
-    upto: Position | None,
-    *,
-    at: Epoch,
-    epoch: Epoch,
-) -> str:
-    """Print a command that copies a page's rows as of `at`, where they satisfy the query, as versions of `epoch`.
-
-    If the query has a predicate, the command returns by vnode the page's rows and the rows copied.
-    """
-    columns = [column for column in query.columns if isinstance(column, str)]
-    # A predicate may read any column; without one the page needs only the columns that are copied.
-    read = [column.name for column in upstream.columns] if query.predicate is not None else dict.fromkeys(columns)
-    page = page_rows(upstream, block, upto, ", ".join(map(quoted, read)), at=at)
-    insert = (
-        f"insert into {state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
-        f" select _vnode, {', '.join(map(_pushed, query.columns))}, {epoch}"
-    )
-    if query.predicate is None:
-        # Counting the inserted rows by vnode would take a fifth of the insert's time.
-        return f"{insert} from ({page}) page"
-    return (
-        f"with page as materialized ({page}), copied as ({insert} from page where {query.predicate})"
-        f" select _vnode, count(*) as rows, count(*) filter (where {query.predicate}) as copied"
-        " from page group by _vnode"
-    )
-
-
 def some_rows(relation: Relation, count: int, *, at: Epoch) -> str:
     """Print a query for the number of rows as of an epoch, at most `count`."""
     rows = f"select from {state_table(relation.id)} where _from <= {at} and _to > {at} limit {count}"
@@ -97,32 +64,6 @@ def new_versions(relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs) -
     return _read_span(relation, _begun(after, upto), runs)
 
 
-def copied_keys(
-    upstream: Relation, target: Relation, query: Pushdown, into: str, *, after: Epoch, upto: Epoch, runs: Runs
-) -> str:
-    """Print a command that inserts, into the table `into`, the target's keys of the `old_versions` that satisfied the
-    query.
-
-    It returns the number of old versions, and the number of keys inserted.
-    """
-    parts = {part.name for part in target.key}
-    pushed = [(c.name, value) for c, value in zip(target.columns, query.columns, strict=True) if c.name in parts]
-    columns = {"_vnode": "_vnode", **{quoted(name): _pushed(value) for name, value in pushed}}
-    return _copied_span(upstream, query, f"{into} ({', '.join(columns)})", columns.values(), _ended(after, upto), runs)
-
-
-def copied_versions(
-    upstream: Relation, target: Relation, query: Pushdown, *, after: Epoch, upto: Epoch, runs: Runs, epoch: Epoch
-) -> str:
-    """Print a command that copies the `new_versions` that satisfy the query, as versions of `epoch`.
-
-    It returns the number of new versions, and the number copied.
-    """
-    into = f"{state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
-    values = ("_vnode", *map(_pushed, query.columns), str(epoch))
-    return _copied_span(upstream, query, into, values, _begun(after, upto), runs)
-
-
 def _ended(after: Epoch, upto: Epoch) -> str:
     return f"_to > {after} and _to <= {upto} and _to <> {ALIVE} and _from <= {after}"
 
@@ -133,14 +74,6 @@ def _begun(after: Epoch, upto: Epoch) -> str:
 
 def _read_span(relation: Relation, span: str, runs: Runs) -> str:
     return f"with {_span(relation, span)} select _vnode, {_columns(relation)} from span where {_within(runs)}"
-
-
-def _copied_span(relation: Relation, query: Pushdown, into: str, values: Iterable[str], span: str, runs: Runs) -> str:
-    kept = f"select {', '.join(values)} from span where ({_within(runs)}) and ({query.predicate or 'true'})"
-    return (
-        f"with {_span(relation, span)}, copied as (insert into {into} {kept} returning 1)"
-        f" select (select count(*) from span where {_within(runs)}), (select count(*) from copied)"
-    )
 
 
 def _span(relation: Relation, span: str) -> str:
@@ -283,7 +216,7 @@ def stored_columns(relation: Relation) -> list[str]:
 def read_postgres(column: Column) -> str:
     """Return the select-list item that reads a column unaltered."""
     name = quoted(column.name)
-    value = value_postgres(column.expression if isinstance(column, ComputedColumn) else name, column.type)
+    value = value_postgres(name, column.type)
     return name if value == name else f"{value} as {name}"
 
 
@@ -322,16 +255,6 @@ def _left_of(relation: Relation, span: Span) -> str:
 
 def _readable(at: Epoch) -> str:
     return f"_from <= {at} and _to > {at}"
-
-
-def _pushed(column: str | int | None) -> str:
-    match column:
-        case str():
-            return quoted(column)
-        case int():
-            return str(column)
-        case None:
-            return "null"
 
 
 def _value(part: KeyPart) -> str:

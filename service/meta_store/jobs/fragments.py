@@ -37,6 +37,7 @@ from service.meta_store.jobs.plans import read_actors
 from service.meta_store.schema.core import (
     ENGINE_WORK,
     OPEN,
+    PROJECTS,
     STAGED,
     actor,
     backfill_position,
@@ -237,11 +238,13 @@ _EXTERNAL: Final = func.concat(
     fragment_table.c.cdc["external_schema"].astext, ".", fragment_table.c.cdc["external_table"].astext
 )
 _OUTPUT: Final = func.coalesce(fragment_table.c.output, job.c.relation)
-_NODE: Final = case((STAGED, _OUTPUT), else_=fragment_table.c.upstream)
+_HIDDEN: Final = or_(fragment_table.c.output.is_not(None), relation.c.kind == RelationKind.INTERNAL)
+_OF_OUTPUT: Final = or_(STAGED, and_(PROJECTS, _HIDDEN))
+_NODE: Final = case((_OF_OUTPUT, _OUTPUT), else_=fragment_table.c.upstream)
 """See `service.ports.records.NewTableScan.node`."""
 _outputs = relation.alias("outputs")
 _NODE_NAME: Final = case(
-    (STAGED, select(_outputs.c.name).where(_outputs.c.id == _OUTPUT).scalar_subquery()), else_=relation.c.name
+    (_OF_OUTPUT, select(_outputs.c.name).where(_outputs.c.id == _OUTPUT).scalar_subquery()), else_=relation.c.name
 )
 _UNKNOWN: Final = and_(fragment_table.c.waiting, relation.c.kind == RelationKind.INTERNAL)
 """Whether an earlier stage has yet to write what the scan reads (I6)."""

@@ -284,8 +284,9 @@ fragment = Table(
     Column("output", BigInteger, _reference("relation")),
     Column("connector", JSONB(none_as_null=True)),
 )
-STAGED: Final = fragment.c.query.has_key("joins")
-"""Whether a fragment computes a stage. Other queries have no joins."""
+PROJECTS: Final = fragment.c.query["is_projection"].as_boolean()
+"""Whether the stage that a fragment computes is a projection. NULL if it computes none."""
+STAGED: Final = PROJECTS.is_(False)
 Index("fragment_source", fragment.c.source, postgresql_where=fragment.c.source.is_not(None))
 Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)
 Index("fragment_job", fragment.c.job, fragment.c.id)

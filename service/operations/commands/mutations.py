@@ -160,7 +160,7 @@ async def _check_no_stages(tx: Transaction, fragments: Collection[FragmentId]) -
     jobs = {job for job, _ in (await tx.fragments.job_of(fragments)).values()}
     for plan in await tx.plans.of(jobs):
         for scan in plan.table_scans:
-            if scan.id in fragments and scan.waiting and isinstance(scan.query, Stage):
+            if scan.id in fragments and scan.waiting and not plan.projects and isinstance(scan.query, Stage):
                 raise Conflict(f"fragment {scan.id} reads {scan.upstream.name}, and starts when that is complete")
 
 

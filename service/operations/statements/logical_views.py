@@ -22,9 +22,9 @@ from service.ports.meta_store import Transaction
 from service.ports.records import NewLogicalView
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
+from service.sql.queries.planner import STAGES_MAX
 from service.sql.statements.logical_views import CreateView, occurrences
 from service.sql.text.tree import Tree
-from service.sql.views.bind import SCANS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ async def _check_occurrences(world: World, statement: CreateView) -> None:
     if not views:
         return
     count = await beside_views(world.parsers, statement.text, views, occurrences, statement.query, views)
-    if count > SCANS_MAX:
+    if count > STAGES_MAX:
         raise Invalid(
-            f"the view reads {count} relations through the logical views in it, and may read {SCANS_MAX}:"
+            f"the view reads {count} relations through the logical views in it, and may read {STAGES_MAX}:"
             " create a materialized view of one of them, and read that",
             position=statement.query.start + 1,
         )

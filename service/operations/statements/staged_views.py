@@ -1,4 +1,4 @@
-"""Plan a view with joins, aggregates, subqueries or windows as stages, which the state store computes.
+"""Plan a view as stages, which Spark or the state store computes.
 
 Postgres checks the whole text first and gives the view's columns. The planner makes drafts of the stages, and Postgres
 types each of them from a SELECT over typed NULLs. Nothing is read. Next: `service.sql.queries.plan`.
@@ -22,16 +22,17 @@ from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import EngineChoice, Input, Stage
+from service.protocol.stage_spark import spark_reason
 from service.sql.queries.auto_order import auto_order
 from service.sql.queries.drafts import Draft, Planned
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
+from service.sql.queries.planner import STAGES_MAX
 from service.sql.queries.spark import with_spark
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import checked_column
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import CYCLE, Edges, acyclic, bind_order
-from service.sql.views.bind import SCANS_MAX
 from service.sql.views.explain_stages import WHY_STORE
 
 
@@ -44,9 +45,15 @@ class PlannedStage:
     output: int | None
 
     @property
-    def node(self) -> RelationId:
-        """The node of the backfill order to which the stage belongs: the relation that it writes."""
+    def target(self) -> RelationId:
+        """The relation that the stage writes."""
         return THE_RELATION if self.output is None else hidden_id(self.output)
+
+    @property
+    def node(self) -> RelationId:
+        """The node of the backfill order to which the stage belongs. See `service.ports.records.NewTableScan.node`."""
+        own = self.stage.is_projection and self.output is None and self.driver.id > THE_RELATION
+        return self.driver.id if own else self.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,11 @@ class StagedView:
     hidden: tuple[Relation, ...]
     stages: tuple[PlannedStage, ...]
     relations: Mapping[RelationId, Relation]
+
+    @property
+    def projects(self) -> bool:
+        """Whether each row is computed from one row of a user's relation."""
+        return not self.hidden and all(one.stage.is_projection for one in self.stages)
 
     @property
     def occurrences(self) -> tuple[tuple[int, Input], ...]:
@@ -84,15 +96,26 @@ class StagedView:
         return tuple(dict.fromkeys(edges))
 
 
-def check_staged(world: World, statement: CreateMaterializedView, strategy: Strategy, kind: RelationKind) -> None:
+def check_staged(
+    world: World, statement: CreateMaterializedView, view: StagedView, strategy: Strategy, kind: RelationKind
+) -> None:
     """Raise Invalid if a view of stages cannot be created in this way."""
+    place, reason = (
+        statement.query.start + 1,
+        next(filter(None, (spark_reason(one.stage) for one in view.stages)), None),
+    )
     what = "joins, aggregates, subqueries and windows"
-    place = statement.query.start + 1
-    if kind is RelationKind.SINK:
+    if kind is RelationKind.SINK and not view.projects:
         raise Invalid(f"a sink has no {what}: create a materialized view, then a sink FROM it", position=place)
-    if not world.table_format.store_engine:
-        raise Invalid(f"{what} need a state store that computes them, which this table format is not", position=place)
-    if strategy.scan_type is ScanType.BACKFILL:
+    if kind is RelationKind.SINK and reason is not None:
+        raise Invalid(
+            f"Spark computes what a sink gets, and cannot: {reason}. Create a materialized view, then a sink FROM it",
+            position=place,
+        )
+    arranged = strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL and not view.projects
+    if not world.table_format.store_engine and (arranged or reason is not None):
+        raise Invalid(f"the state store cannot compute what Spark cannot: {reason or WHY_STORE}", position=place)
+    if strategy.scan_type is ScanType.BACKFILL and not view.projects:
         raise Invalid(
             f"{what} cannot have the actors of one upstream, as a NoShuffle backfill has, because {strategy.why}:"
             " SET streaming_use_snapshot_backfill = true, or streaming_use_arrangement_backfill = true",
@@ -124,6 +147,11 @@ class WalkedOrder:
 
     order: Order
     named: NamedOrder
+
+    def shown(self, view: StagedView) -> Edges:
+        """Return all edges in names, hidden relations included."""
+        names = {id_: relation.name for id_, relation in view.relations.items()}
+        return tuple((names[before], names[after]) for before, after in self.order)
 
 
 async def arranged_order(
@@ -205,8 +233,8 @@ async def plan_stages(
     parsers, query = world.parsers, statement.query
     drafts = await beside_views(parsers, statement.text, views, plan_query, query, relations, views, names)
     place = statement.query.start + 1
-    if len(drafts) > SCANS_MAX:
-        raise Invalid(f"the view has {len(drafts)} stages, and may have {SCANS_MAX}", position=place)
+    if len(drafts) > STAGES_MAX:
+        raise Invalid(f"the view has {len(drafts)} stages, and may have {STAGES_MAX}", position=place)
     known = {relation.id: relation for relation in relations.values()}
     stages: list[PlannedStage] = []
     for draft in drafts:
@@ -227,7 +255,7 @@ async def plan_stages(
 
 
 def _for_engine(one: PlannedStage, known: Mapping[RelationId, Relation], engine: EngineChoice) -> PlannedStage:
-    return replace(one, stage=with_engine(with_spark(one.stage, known, known[one.node]), engine))
+    return replace(one, stage=with_engine(with_spark(one.stage, known, known[one.target]), engine))
 
 
 async def columns_of(world: World, statement: CreateMaterializedView) -> Sequence[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """CREATE MATERIALIZED VIEW and EXPLAIN: from a query to a job, and the wait that the session asks for.
 
-Next: `service.sql.views.bind`, then `service.operations.jobs.lifecycle`.
+Next: `service.operations.statements.staged_views`, then `service.operations.jobs.lifecycle`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,7 +10,6 @@ from typing import Final
 from service.domain.adaptive import AUTO
 from service.domain.indexes import lacking
 from service.domain.job import JobState
-from service.domain.order import Order
 from service.domain.own_graph import check_own_graph
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
@@ -30,7 +29,7 @@ from service.operations.jobs.lifecycle import Asked
 from service.operations.jobs.rescaling import actors_beside, slots
 from service.operations.leaving import Gone
 from service.operations.naming import as_named, named
-from service.operations.offload import beside, beside_views
+from service.operations.offload import beside
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
 from service.operations.statements.constant_views import constant_job
@@ -39,6 +38,7 @@ from service.operations.statements.own_graphs import own_graph_of
 from service.operations.statements.staged_views import (
     NamedOrder,
     StagedView,
+    WalkedOrder,
     arranged,
     arranged_order,
     check_staged,
@@ -47,7 +47,6 @@ from service.operations.statements.staged_views import (
     scan_limits,
     walked_order,
 )
-from service.operations.verify import worker_rpc
 from service.operations.world import World
 from service.ports.indexes import IndexState
 from service.ports.records import THE_RELATION, CatalogEntry, NewFragment, NewJob, NewTableScan
@@ -55,17 +54,14 @@ from service.protocol.ids import JobId, RelationId
 from service.protocol.plan import Prefix, Query, ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import EngineChoice, lookups
-from service.sql.queries.plan import needs_stages
 from service.sql.statements.logical_views import query_reads
 from service.sql.statements.views import CreateMaterializedView, Explain, ExplainBackfill
 from service.sql.text.tokens import mentioned
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import dot
-from service.sql.views.bind import bind_view, view_relation
-from service.sql.views.explain import SCAN_ENGINE, PlannedScan, plan_text
+from service.sql.views.explain import SINK_ENGINE
 from service.sql.views.explain_costs import Known
 from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
-from service.sql.views.keys import BoundView
 
 SLOW_DDL_SECONDS: Final = 30
 
@@ -75,7 +71,7 @@ class _Planned:
     """The plan of a materialized view. `order` is the backfill order in names, if the scans have one."""
 
     new: NewJob
-    bound: BoundView | StagedView
+    view: StagedView
     strategy: Strategy
     order: NamedOrder
 
@@ -135,38 +131,21 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
     if (constant := await constant_job(call.world, view, kind, background=False)) is not None:
         return _plan_of([f"ConstantRows: {', '.join(one.name for one in constant.relation.visible)}, written once"])
     planned = await _plan(call, view, kind, background=False)
-    new = planned.new
-    if isinstance(planned.bound, StagedView):
-        lines = await _explained(call.world, planned.bound, planned)
-        return _plan_of([*lines, *([] if new.own_graph is None else [f"graph of its own: {new.own_graph}"])])
-    scans = [
-        PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
-        for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
-    ]
-    notice = next(iter(planned.order.notices), None)
-    limits, edges, serverless = await scan_limits(call.world), planned.order.edges, new.serverless
-    return _plan_of(
-        plan_text(new.relation, scans, planned.strategy, edges, limits, serverless=serverless, notice=notice)
-    )
+    lines, new = await _explained(call.world, planned), planned.new
+    return _plan_of([*lines, *([] if new.own_graph is None else [f"graph of its own: {new.own_graph}"])])
 
 
 @handles(ExplainBackfill, needs=Role.VIEWER)
 async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
     world, view, kind = call.world, statement.view, RelationKind.MATERIALIZED_VIEW
     found, strategy = await _read(world, view), chosen(call.session)
-    if not await _staged(call, view, found, strategy, kind):
-        return _plan_of(dot((await _bound(world, view, found)).order))
-    check_staged(world, view, strategy, kind)
-    planned = await plan_stages(world, view, found.relations, found.queries, asked_engine(call.session))
-    if strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL:
-        return _plan_of(dot((await arranged_order(world, view, planned, found.relations, found.queries)).edges))
-    walked = walked_order(view, planned, {*found.relations, *found.queries})
-    names = {id_: relation.name for id_, relation in planned.relations.items()}
-    return _plan_of(dot(tuple((names[before], names[after]) for before, after in walked.order)))
+    staged = await plan_stages(world, view, found.relations, found.queries, asked_engine(call.session))
+    check_staged(world, view, staged, strategy, kind)
+    return _plan_of(dot((await _ordered(world, view, staged, strategy, found)).shown(staged)))
 
 
-async def _explained(world: World, view: StagedView, planned: _Planned) -> Iterable[str]:
-    new = planned.new
+async def _explained(world: World, planned: _Planned) -> Iterable[str]:
+    new, view = planned.new, planned.view
     needed = [lookups(one.stage, view.relations) for one in view.stages]
     read = {one.relation for planned in view.stages for one in planned.stage.inputs if one.relation > THE_RELATION}
     async with world.stores.begin() as tx:
@@ -228,22 +207,6 @@ async def _read(world: World, statement: CreateMaterializedView) -> _Read:
     return _Read(relations, {name: view.query for name, view in views.items()}, direct)
 
 
-async def _staged(
-    call: Call, statement: CreateMaterializedView, read: _Read, strategy: Strategy, kind: RelationKind
-) -> bool:
-    """Whether a query is planned as stages. The store computes every stage, but not every scan of one relation."""
-    asked, tied = asked_engine(call.session), strategy.scan_type is ScanType.BACKFILL
-    if asked is EngineChoice.STORE and kind.stored and not tied:
-        return True
-    return await beside(call.world.parsers, statement.text, needs_stages, statement.query, read.queries)
-
-
-async def _bound(world: World, statement: CreateMaterializedView, read: _Read) -> BoundView:
-    """Bind a query without joins and aggregates. Raises Invalid, NotFound."""
-    parsers, queries = world.parsers, read.queries
-    return await beside_views(parsers, statement.text, queries, bind_view, statement, read.relations, queries)
-
-
 async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKind, *, background: bool) -> _Planned:
     world, session = call.world, call.session
     # All checks that need no worker come before the request to the worker.
@@ -256,27 +219,31 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     if statement.resource_group is not None:
         await _check_group(world, statement.resource_group, serverless=serverless)
     found = await _read(world, statement)
-    if await _staged(call, statement, found, strategy, kind):
-        staged = await _planned_stages(call, statement, strategy, kind, found)
-        bound, relation, hidden, fragments, order, named_order = staged
-    else:
-        engine = asked_engine(session)
-        bound = (await _bound(world, statement, found)).by(engine)
-        check_positions([scan.upstream.vnode_count for scan in bound.scans])
-        columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
-        relation, hidden = view_relation(bound, columns, statement.name), ()
-        fragments = await _scans(call, statement, strategy, [(scan.upstream, scan.query, None) for scan in bound.scans])
-        unable = engine is EngineChoice.STORE and any(scan.query.pushdown is None for scan in bound.scans)
-        named_order = NamedOrder(bound.order, notices=(SCAN_ENGINE,) if unable else ())
-        order = _ids(named_order, found)
+    view = await plan_stages(world, statement, found.relations, found.queries, asked_engine(session))
+    check_staged(world, statement, view, strategy, kind)
+    ordered = await _ordered(world, statement, view, strategy, found)
+    fragments = await _fragments(call, statement, strategy, view)
     # A NoShuffle scan always has the actors of its upstream, so the job records no requested parallelism.
     tied = strategy.scan_type is ScanType.BACKFILL
-    asked = (None, None) if tied else (normal(session, relation.kind), for_backfill(session))
-    new = NewJob(relation, statement.text, background, fragments, *asked, order, found.views, serverless, hidden)
-    stays = await own_graph_of(world, new, bound.stages if isinstance(bound, StagedView) else (), session)
+    asked = (None, None) if tied else (normal(session, view.relation.kind), for_backfill(session))
+    new = NewJob(
+        view.relation,
+        statement.text,
+        background,
+        fragments,
+        *asked,
+        ordered.order,
+        found.views,
+        serverless,
+        view.hidden,
+    )
+    stays = await own_graph_of(world, new, view.stages, session)
     check_own_graph(stays, strategy)
     new = replace(new, resource_group=statement.resource_group, own_graph=stays)
-    return _Planned(new, bound, strategy, named_order)
+    named = ordered.named
+    if kind is RelationKind.SINK and asked_engine(session) is EngineChoice.STORE:
+        named = replace(named, notices=(*named.notices, SINK_ENGINE))
+    return _Planned(new, view, strategy, named)
 
 
 async def _check_group(world: World, group: str, *, serverless: bool) -> None:
@@ -285,30 +252,30 @@ async def _check_group(world: World, group: str, *, serverless: bool) -> None:
     check_resource_group(group, known, serverless=serverless, has_profiles=world.profiles is not None)
 
 
-async def _planned_stages(
-    call: Call, statement: CreateMaterializedView, strategy: Strategy, kind: RelationKind, found: _Read
-) -> tuple[StagedView, Relation, tuple[Relation, ...], tuple[NewFragment, ...], Order, NamedOrder]:
-    """Return a view of stages, its relations, its fragments and their order, in ids and in names."""
-    world, engine = call.world, asked_engine(call.session)
-    check_staged(world, statement, strategy, kind)
-    if strategy.scan_type is not ScanType.ARRANGEMENT_BACKFILL:
-        staged = await plan_stages(world, statement, found.relations, found.queries, engine)
-        scans = await _scans(call, statement, strategy, [(one.driver, one.stage, one.output) for one in staged.stages])
-        walked = walked_order(statement, staged, {*found.relations, *found.queries})
-        return staged, staged.relation, staged.hidden, scans, walked.order, walked.named
-    check_store_engine(engine)
-    staged = await plan_stages(world, statement, found.relations, found.queries, engine)
-    named_order = await arranged_order(world, statement, staged, found.relations, found.queries)
+async def _ordered(
+    world: World, statement: CreateMaterializedView, view: StagedView, strategy: Strategy, found: _Read
+) -> WalkedOrder:
+    """Return the order in which the scans of a view read history, in ids and in names. Raises Invalid and NotFound."""
+    if strategy.scan_type is not ScanType.ARRANGEMENT_BACKFILL and not view.projects:
+        return walked_order(statement, view, {*found.relations, *found.queries})
+    names = await arranged_order(world, statement, view, found.relations, found.queries)
+    return WalkedOrder(
+        tuple((found.relations[before].id, found.relations[after].id) for before, after in names.edges), names
+    )
+
+
+async def _fragments(
+    call: Call, statement: CreateMaterializedView, strategy: Strategy, view: StagedView
+) -> tuple[NewFragment, ...]:
+    """Return the fragments of a view: a scan for each stage, or operators with a scan for each of their inputs."""
+    if strategy.scan_type is not ScanType.ARRANGEMENT_BACKFILL or view.projects:
+        return await _scans(call, statement, strategy, [(one.driver, one.stage, one.output) for one in view.stages])
+    check_store_engine(asked_engine(call.session))
     wanted = [
-        (staged.relations[one.relation], Prefix(operator=number, alias=one.alias), None)
-        for number, one in staged.occurrences
+        (view.relations[one.relation], Prefix(operator=number, alias=one.alias), None)
+        for number, one in view.occurrences
     ]
-    scans = await _scans(call, statement, strategy, wanted)
-    return staged, staged.relation, staged.hidden, arranged(staged, scans), _ids(named_order, found), named_order
-
-
-def _ids(order: NamedOrder, found: _Read) -> Order:
-    return tuple((found.relations[before].id, found.relations[after].id) for before, after in order.edges)
+    return arranged(view, await _scans(call, statement, strategy, wanted))
 
 
 async def _scans(

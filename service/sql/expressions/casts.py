@@ -11,7 +11,6 @@ from typing import Final
 
 from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, TypeName
-from service.sql.expressions import stored
 from service.sql.expressions.typed import INSTANTS, INTEGERS, Typed, coerced
 
 _T = TypeName
@@ -64,7 +63,7 @@ def cast(value: Typed, to: ColumnType, position: int) -> Typed:
         value = coerced(value, to)
         # A literal keeps the digits with which it was written.
         exact = to.name is TypeName.NUMERIC and not to.array
-        return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, store=None) if exact else value
+        return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to) if exact else value
     if value.type == to:
         return value
     if to.array or value.name is None:
@@ -75,6 +74,4 @@ def cast(value: Typed, to: ColumnType, position: int) -> Typed:
     if not template:
         reason = f": {_REASONS[pair]}" if pair in _REASONS else ""
         raise Invalid(f"a cast from {value.shown} to {to} is not supported in a view{reason}", position=position)
-    # A cast to an exact type may fail.
-    store = None if to.name in stored.EXACT else stored.converted(value.store, value.type, to)
-    return Typed(f"({template.format(value.sql, to.spark)})", to, position, store=store)
+    return Typed(f"({template.format(value.sql, to.spark)})", to, position)

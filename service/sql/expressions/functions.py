@@ -6,14 +6,13 @@ cast, else the first one whose arguments fit by Postgres's implicit casts. `serv
 functions whose binding depends on more than the types of their arguments.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Invalid
 from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
-from service.sql.expressions import stored
 from service.sql.expressions.typed import (
     BIGINT,
     BOOLEAN,
@@ -44,21 +43,16 @@ AGGREGATES: Final = frozenset(
 class Overload:
     """One signature of a function. `{0}`, `{1}`, ... in `spark` are its arguments.
 
-    The scale of a numeric `result` is the largest scale that the result can have. With `store`, a template of
-    `service.sql.expressions.stored`, the state store computes the value. `spark` then finds it behind its arguments.
+    The scale of a numeric `result` is the largest scale that the result can have. Without `spark`, only the state store
+    computes the value, because Spark's last digit differs from Postgres's.
     """
 
     arguments: tuple[ColumnType, ...]
     result: ColumnType
     spark: str
-    store: str = ""
 
 
-ByStore = Callable[[str, ColumnType, int], Typed]
-"""Gives the column that the store computes: by its expression, its type and the position."""
-
-
-def call(by_store: ByStore, name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def call(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     """Return the call of an allowed function. Raises Invalid."""
     overloads = FUNCTIONS[name]
     found = next((one for one in overloads if _exact(one, arguments)), None)
@@ -67,27 +61,10 @@ def call(by_store: ByStore, name: str, arguments: Sequence[Typed], position: int
         types = ", ".join(argument.shown for argument in arguments)
         raise Invalid(f"function {name}({types}) does not exist", position=position)
     given = [coerced(value, kind) for value, kind in zip(arguments, found.arguments, strict=True)]
-    if found.store:
-        return _computed(by_store, found, name, given, position)
+    if not found.spark:
+        raise Invalid(f"{name}: Spark's last digit differs from Postgres's", position=position)
     spark = found.spark.format(*(value.sql for value in given))
-    store = stored.function(name, [value.store for value in given], found.arguments)
-    return Typed(f"({spark})", _result(found, given), position, store=store)
-
-
-def _computed(by_store: ByStore, found: Overload, name: str, given: Sequence[Typed], position: int) -> Typed:
-    """Return a call that the state store computes. Spark raises the errors, where the value is asked for."""
-    store = stored.filled(found.store, [value.store for value in given])
-    if store is None:
-        raise Invalid(
-            f"{name} in a view takes columns, literals and a few operations on them, because Spark's last digit differs"
-            " from Postgres's: make the argument a column of a view, and read that view",
-            position=position,
-        )
-    column = by_store(store, found.result, position)
-    known = " and ".join(f"{value.sql} is not null" for value in given)
-    lost = f"case when {known} and {column.sql} is null then raise_error('value out of range') else {column.sql} end"
-    spark = found.spark.format(*(value.sql for value in given), lost)
-    return Typed(f"({spark})", found.result, position, store=store)
+    return Typed(f"({spark})", _result(found, given), position)
 
 
 def _result(found: Overload, given: Sequence[Typed]) -> ColumnType:
@@ -151,17 +128,8 @@ _FLOOR: Final = (
     Overload((DOUBLE,), DOUBLE, _ROUNDED.format("floor")),
     Overload((NUMERIC,), _WHOLE_NUMERIC, "floor({0})"),
 )
-_POWER: Final = (
-    Overload(
-        (DOUBLE, DOUBLE),
-        DOUBLE,
-        "case when {0} = 0 and {1} < 0 then raise_error('zero raised to a negative power is undefined')"
-        " when {0} < 0 and {1} <> rint({1}) then"
-        " raise_error('a negative number raised to a non-integer power yields a complex result')"
-        " else {2} end",
-        stored.POWER,
-    ),
-)
+_POWER: Final = (Overload((DOUBLE, DOUBLE), DOUBLE, ""),)
+_OF_DOUBLE: Final = (Overload((DOUBLE,), DOUBLE, ""),)
 _SUBSTRING: Final = (
     Overload((TEXT, INTEGER), TEXT, "substring({0}, case when {1} < 1 then 1 else {1} end)"),
     Overload(
@@ -200,14 +168,6 @@ _MAKE_DATE: Final = (
 """The year before 1 is -1 in Postgres and 0 in Spark."""
 
 
-def _logarithm(name: str) -> tuple[Overload, ...]:
-    spark = (
-        "case when {0} = 0 then raise_error('cannot take logarithm of zero')"
-        " when {0} < 0 then raise_error('cannot take logarithm of a negative number') else {1} end"
-    )
-    return (Overload((DOUBLE,), DOUBLE, spark, stored.LOGARITHM.format(name)),)
-
-
 _DIVIDED: Final = (
     *(Overload((kind, kind), kind, "{0} % {1}") for kind in _WHOLE),
     Overload((NUMERIC, NUMERIC), _EXACT_MAX, "{0} % {1}"),
@@ -220,12 +180,12 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
         "ascii": _text(1, "ascii({0})", INTEGER),
         "bit_length": _text(1, "bit_length({0})", INTEGER),
         "btrim": (*_text(1, "trim(BOTH ' ' FROM {0})"), *_text(2, "trim(BOTH {1} FROM {0})")),
-        "cbrt": (Overload((DOUBLE,), DOUBLE, "{1}", "cbrt({0})"),),
+        "cbrt": _OF_DOUBLE,
         "ceil": _CEIL,
         "ceiling": _CEIL,
         "char_length": _LENGTH[:1],
         "character_length": _LENGTH[:1],
-        "exp": (Overload((DOUBLE,), DOUBLE, "{1}", stored.EXPONENTIAL),),
+        "exp": _OF_DOUBLE,
         "floor": _FLOOR,
         "left": (
             Overload(
@@ -236,9 +196,9 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
             ),
         ),
         "length": _LENGTH,
-        "ln": _logarithm("ln"),
-        "log": _logarithm("log"),
-        "log10": _logarithm("log10"),
+        "ln": _OF_DOUBLE,
+        "log": _OF_DOUBLE,
+        "log10": _OF_DOUBLE,
         "lower": _text(1, "lower({0})"),
         "lpad": (
             Overload((TEXT, INTEGER), TEXT, _bounded(_PADDED, "lpad({0}, {1}, ' ')")),

@@ -1,7 +1,6 @@
 """Print the operators of a view's expressions in Spark SQL, for the operands that Postgres accepts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -9,7 +8,6 @@ from sqlglot import exp
 
 from service.domain.errors import Invalid
 from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
-from service.sql.expressions import stored
 from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared
 from service.sql.expressions.special import require_ordered
@@ -95,11 +93,10 @@ def unary(node: Node, value: Typed, position: int) -> Typed:
         raise Invalid(f"operator does not exist: {sign} {value.shown}", position=position)
     literal = value.sql.strip("()")
     if node is exp.Neg and (found := _LEAST.get(literal) or _NEGATED_LEAST.get(literal)):
-        return Typed(*found, position, store=stored.negated(value.store, value.type))
-    store = stored.negated(value.store, value.type) if node is exp.Neg else None
+        return Typed(*found, position)
     if value.type is not None and (value.type.precision or 0) > _SIGNED_DIGITS_MAX:
-        return Typed(f"cast(0BD - {value.sql} as {value.type.spark})", value.type, position, store=store)
-    return Typed(f"({sign}{value.sql})", value.type, position, store=store)
+        return Typed(f"cast(0BD - {value.sql} as {value.type.spark})", value.type, position)
+    return Typed(f"({sign}{value.sql})", value.type, position)
 
 
 def truth(value: Typed, what: str) -> str:
@@ -135,9 +132,7 @@ def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
         return _moved(sign, left, right)
     kind = _number_kind(sign, left, right)
     left, right = coerced(left, kind), coerced(right, kind)
-    store = stored.arithmetic(sign, left.store, right.store, kind)
-    value = _exact(sign, left, right) if kind.name is TypeName.NUMERIC else _rounded(sign, left, right, kind)
-    return replace(value, store=store)
+    return _exact(sign, left, right) if kind.name is TypeName.NUMERIC else _rounded(sign, left, right, kind)
 
 
 def _rounded(sign: str, left: Typed, right: Typed, kind: ColumnType) -> Typed:

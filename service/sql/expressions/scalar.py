@@ -5,16 +5,13 @@ allow-list is refused with its name and position. Only names of existing columns
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
 
 from service.domain.errors import Invalid, NotFound
-from service.protocol.columns import ColumnType, ComputedColumn, TypeName
-from service.protocol.quoting import quoted
-from service.protocol.quoting import quoted_text as quoted_literal
-from service.protocol.relation import TRAVEL_PREFIX, Relation
+from service.protocol.columns import ColumnType, TypeName
 from service.sql.expressions import operators
 from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared, listed
@@ -25,17 +22,13 @@ from service.sql.expressions.patterns import like
 from service.sql.expressions.special import SPECIAL, array_of, extract, subscript
 from service.sql.expressions.typed import (
     BOOLEAN,
-    INTEGER,
     INTERVAL,
-    JSONB,
-    TEXT,
     TIMESTAMP,
     TIMESTAMPTZ,
     Typed,
     coerced,
     common,
     number,
-    quoted_name,
 )
 from service.sql.expressions.typed import quoted as quoted_text
 from service.sql.text.tokens import fold
@@ -48,39 +41,21 @@ NO_PARENTHESES: Final = frozenset(
 """Functions that Postgres calls without parentheses. The parser takes them for columns."""
 
 
+Name = tuple[str | None, str]
+"""The qualifier of a column, if it has one, and its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The meaning of names: the columns of one relation, under the qualifiers that may name it.
-
-    With `derived` they are the columns of a logical view over it. Each stands for an expression of the view's query.
-    """
+    """The meaning of names: the columns of all inputs, with their values in Spark."""
 
     tree: Tree
-    relation: Relation
-    qualifiers: frozenset[str]
-    derived: Mapping[str, Typed] | None = None
-    computed: dict[str, ComputedColumn] = field(default_factory=dict[str, ComputedColumn])
-    """Columns that the store computes for the expressions bound so far, by their expression."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all columns, in order."""
-        return tuple(column.name for column in self.relation.visible) if self.derived is None else tuple(self.derived)
-
-    def named(self, name: str, place: int) -> Typed | None:
-        """Return the value of a name used at `place`, or None."""
-        if self.derived is not None:
-            found = self.derived.get(name)
-            return None if found is None else replace(found, position=place)
-        column = next((column for column in self.relation.visible if column.name == name), None)
-        if column is None:
-            return None
-        return Typed(quoted_name(name, place), column.type, place, column=column, store=quoted(name))
+    values: Mapping[Name, Typed]
 
     def resolved(self, qualifier: exp.Expr | None, name: str, place: int) -> Typed | None:
-        """Return the value of a name with its qualifier, if it has one. Raises NotFound for an unknown qualifier."""
-        self.qualifier(qualifier)
-        return self.named(name, place)
+        """Return the value of a name with its qualifier, if it has one, or None."""
+        found = self.values.get((None if qualifier is None else identifier(qualifier), name))
+        return None if found is None else replace(found, position=place)
 
     def bind(self, node: exp.Expr) -> Typed:
         """Return the Spark SQL of an expression. Raises Invalid and NotFound."""
@@ -98,12 +73,6 @@ class Scope:
             raise self.refusal(node)
         return self.bind(value)
 
-    def computed_by_store(self, expression: str, kind: ColumnType, position: int) -> Typed:
-        """Return the column that the store computes with an expression in its own SQL."""
-        name = f"{TRAVEL_PREFIX}computed_{len(self.computed)}"
-        column = self.computed.setdefault(expression, ComputedColumn(name=name, type=kind, expression=expression))
-        return Typed(quoted_name(column.name, position), kind, position)
-
     def reads(self, node: exp.Expr, *names: str) -> None:
         """Raise Invalid if the node has an argument that its binder does not read."""
         if extra := given(node) - set(names):
@@ -114,12 +83,6 @@ class Scope:
     def refusal(self, node: exp.Expr) -> Invalid:
         """Return the error that refuses a node by its name."""
         return Invalid(f"{called(node)} is not supported in a view", position=self.tree.position(node))
-
-    def qualifier(self, node: exp.Expr | None) -> None:
-        """Raise NotFound unless the qualifier of a column or a star names the relation."""
-        if node is not None and identifier(node) not in self.qualifiers:
-            name, place = identifier(node), self.tree.position(node)
-            raise NotFound(f'missing FROM-clause entry for table "{name}"', kind="relation", position=place)
 
 
 def _column(scope: Scope, node: exp.Expr) -> Typed:
@@ -169,7 +132,7 @@ def _power(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "expression")
     given = [scope.argument(node), scope.argument(node, "expression")]
     operators.require_powers(*given)
-    return call(scope.computed_by_store, "power", given, scope.tree.position(node))
+    return call("power", given, scope.tree.position(node))
 
 
 def _any(scope: Scope, node: exp.Expr, right: exp.Any) -> Typed:
@@ -278,7 +241,7 @@ def _function(scope: Scope, node: exp.Expr) -> Typed:
         kind = "aggregate function" if name in AGGREGATES else "function"
         raise Invalid(f"{kind} {name} is not supported in a view", position=place)
     bound = [scope.bind(argument) for argument in arguments]
-    return special(name, bound, place) if special else call(scope.computed_by_store, name, bound, place)
+    return special(name, bound, place) if special else call(name, bound, place)
 
 
 def _extract(scope: Scope, node: exp.Expr) -> Typed:
@@ -296,20 +259,20 @@ def _substring(scope: Scope, node: exp.Expr) -> Typed:
             "substring(.., a pattern) is a regular expression in Postgres, which a view has not: give a number",
             position=first.position,
         )
-    return call(scope.computed_by_store, "substring", [scope.argument(node), first, *length], scope.tree.position(node))
+    return call("substring", [scope.argument(node), first, *length], scope.tree.position(node))
 
 
 def _trim(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "expression", "position")
     name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or ""), "btrim")
     characters = [scope.argument(node, "expression")] if node.args.get("expression") else []
-    return call(scope.computed_by_store, name, [scope.argument(node), *characters], scope.tree.position(node))
+    return call(name, [scope.argument(node), *characters], scope.tree.position(node))
 
 
 def _position(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "substr")
     given = [scope.argument(node), scope.argument(node, "substr")]
-    return call(scope.computed_by_store, "strpos", given, scope.tree.position(node))
+    return call("strpos", given, scope.tree.position(node))
 
 
 def _subscript(scope: Scope, node: exp.Expr) -> Typed:
@@ -329,35 +292,8 @@ def _array(scope: Scope, node: exp.Expr) -> Typed:
 
 
 def _json(scope: Scope, node: exp.Expr) -> Typed:
-    """Have the store compute it, because Spark reads JSON numbers as floats and prints objects differently."""
-    steps = ""
-    at: exp.Expr = node
-    while isinstance(at, exp.JSONExtract | exp.JSONExtractScalar):
-        scope.reads(at, "this", "expression", "only_json_types")
-        arrow = "->" if isinstance(at, exp.JSONExtract) else "->>"
-        if None in (at.args.get("this"), at.args.get("expression")):
-            raise Invalid(f"an operand of {arrow} is missing", position=scope.tree.position(node))
-        steps = f" {arrow} {_json_key(scope, at.expression)}{steps}"
-        at = at.this
-        while isinstance(at, exp.Paren):
-            at = at.this
-    value = scope.bind(at)
-    if value.name is not TypeName.JSONB:
-        raise Invalid(f"operator does not exist: {value.shown}{steps}", position=value.position)
-    if value.column is None:
-        raise Invalid("-> and ->> take a column in a view", position=value.position)
-    kind = JSONB if isinstance(node, exp.JSONExtract) else TEXT
-    return scope.computed_by_store(f"({quoted(value.column.name)}{steps})", kind, value.position)
-
-
-def _json_key(scope: Scope, node: exp.Expr) -> str:
-    negative = isinstance(node, exp.Neg)
-    key = scope.bind(node.this if negative else node)
-    if key.literal is not None and key.type is None and not negative:
-        return quoted_literal(key.literal)
-    if key.type == INTEGER and key.sql.isdigit():
-        return f"{'-' if negative else ''}{key.sql}"
-    raise Invalid("a JSON key is a literal in a view", position=scope.tree.position(node))
+    message = "Spark reads JSON numbers as floats and prints objects differently"
+    raise Invalid(message, position=scope.tree.position(node))
 
 
 def _at_time_zone(scope: Scope, node: exp.Expr) -> Typed:

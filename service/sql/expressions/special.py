@@ -6,7 +6,6 @@ from typing import Final
 
 from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, TypeName
-from service.sql.expressions import stored
 from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared
 from service.sql.expressions.intervals import parse_span
@@ -74,8 +73,7 @@ def _coalesce(name: str, arguments: Sequence[Typed], position: int) -> Typed:
         # Spark's greatest and least need at least two arguments.
         arguments = [arguments[0], arguments[0]]
     given = [coerced(value, kind) for value in arguments]
-    store = stored.choice(name, [value.store for value in given], kind)
-    return Typed(f"{name}({', '.join(value.sql for value in given)})", kind, position, store=store)
+    return Typed(f"{name}({', '.join(value.sql for value in given)})", kind, position)
 
 
 def _nullif(name: str, arguments: Sequence[Typed], position: int) -> Typed:

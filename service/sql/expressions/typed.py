@@ -14,7 +14,6 @@ from uuid import UUID
 
 from service.domain.errors import Invalid
 from service.protocol.columns import NUMERIC_PRECISION_MAX, Column, ColumnType, TypeName
-from service.sql.expressions import stored
 
 BOOLEAN: Final = ColumnType(TypeName.BOOLEAN)
 SMALLINT: Final = ColumnType(TypeName.SMALLINT)
@@ -54,8 +53,7 @@ class Span:
 class Typed:
     """An expression. If `type` is None, it is a literal without a type and `literal` is its text (None for NULL).
 
-    `column` is set for a column that is passed on unchanged, and `span` for a literal interval. `store` is the value in
-    the state store's SQL if `service.sql.expressions.stored` can write it, else None.
+    `column` is set for a column that is passed on unchanged, and `span` for a literal interval.
     """
 
     sql: str
@@ -64,7 +62,6 @@ class Typed:
     literal: str | None = None
     column: Column | None = None
     span: Span | None = None
-    store: str | None = None
 
     @property
     def name(self) -> TypeName | None:
@@ -107,7 +104,7 @@ def coerced(value: Typed, to: ColumnType) -> Typed:
     """Return `value` as a `to`, by Postgres's implicit casts. Raises Invalid if there is none."""
     if value.type is None:
         sql = f"cast(NULL as {to.spark})" if value.literal is None else literal(value.literal, to, value.position)
-        return Typed(sql, _as_written(value.literal, to), value.position, store=stored.literal(value.literal, to))
+        return Typed(sql, _as_written(value.literal, to), value.position)
     if not fits(value, to):
         raise Invalid(f"type {value.shown} is not a {to}: write a cast", position=value.position)
     if value.type == to or (value.name is TypeName.NUMERIC and to.name is TypeName.NUMERIC and not to.array):
@@ -116,25 +113,7 @@ def coerced(value: Typed, to: ColumnType) -> Typed:
         # Use as many digits as the integer can have, because a scale would cost digits before the point.
         whole = _INTEGER_DIGITS[value.name or TypeName.BIGINT]
         return replace(value, sql=f"cast({value.sql} as decimal({whole},0))", type=numeric(whole, 0), column=None)
-    store = stored.converted(value.store, value.type, to)
-    return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, column=None, store=store)
-
-
-def common_type(one: ColumnType, other: ColumnType, *, position: int) -> ColumnType:
-    """Return the type that holds the values of both types exactly, for the branches of a union. Raises Invalid."""
-    if one == other:
-        return one
-    names = {one.name, other.name}
-    if not (one.array or other.array or one.unbounded or other.unbounded):
-        if names <= set(INTEGERS):
-            return max(one, other, key=lambda kind: INTEGERS.index(kind.name))
-        if names == {TypeName.REAL, TypeName.DOUBLE}:
-            return DOUBLE
-        if TypeName.NUMERIC in names and names <= {TypeName.NUMERIC, *INTEGERS}:
-            whole, scale = digits_of_both(one, other)
-            if whole + scale <= NUMERIC_PRECISION_MAX:
-                return numeric(whole, scale)
-    raise Invalid(f"UNION types {one} and {other} cannot be matched: write a cast", position=position)
+    return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, column=None)
 
 
 def numeric(whole: int, scale: int) -> ColumnType:
@@ -143,11 +122,6 @@ def numeric(whole: int, scale: int) -> ColumnType:
     If Spark has too few digits, the type loses digits before the point and not after it. There Spark fails on overflow.
     """
     return ColumnType(TypeName.NUMERIC, max(1, min(whole + scale, NUMERIC_PRECISION_MAX)), scale)
-
-
-def digits_of_both(one: ColumnType, other: ColumnType) -> tuple[int, int]:
-    """Return the digits before and after the point that hold a number of either type."""
-    return max(digits(one)[0], digits(other)[0]), max(digits(one)[1], digits(other)[1])
 
 
 def digits(kind: ColumnType) -> tuple[int, int]:
@@ -220,11 +194,11 @@ def number(text: str, position: int) -> Typed:
     if cleaned.isdigit():
         whole = int(value)
         if whole < 1 << 31:
-            return Typed(str(whole), INTEGER, position, store=str(whole))
+            return Typed(str(whole), INTEGER, position)
         if whole < 1 << 63:
-            return Typed(f"{whole}L", BIGINT, position, store=str(whole))
+            return Typed(f"{whole}L", BIGINT, position)
     written = _decimal(value, position)
-    return Typed(written, _as_written(cleaned, NUMERIC), position, store=format(value, "f"))
+    return Typed(written, _as_written(cleaned, NUMERIC), position)
 
 
 def literal(text: str, to: ColumnType, position: int) -> str:

@@ -133,7 +133,7 @@ def _rows(body: Rows, targets: dict[int, int], target: int) -> Draft:
         target=target,
         joins=joins_of(block, targets),
         where=_conditions(block, block.where),
-        rows=tuple(_value(one) for one in (*outputs, *hidden)),
+        rows=tuple(_value(one, block.core.inputs[0].alias) for one in (*outputs, *hidden)),
         columns=tuple(one.name for one in (*outputs, *hidden)),
         visible=len(outputs),
         key=key,
@@ -328,8 +328,10 @@ def _relation(shape: Shape, targets: dict[int, int]) -> RelationId:
     return RelationId(shape.relation if shape.pending is None else -(targets[id(shape.pending)] + 1))
 
 
-def _value(output: Output) -> Value:
-    return Value(name=output.name, sql=_text(output.value))
+def _value(output: Output, driver: str) -> Value:
+    inner = bare(output.value)
+    alias, column = named(inner) if isinstance(inner, exp.Column) else ("", "")
+    return Value(name=output.name, sql=_text(output.value), column=column if alias == driver else None)
 
 
 def _text(node: exp.Expr) -> str:

@@ -3,59 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sqlglot import exp
-
 from service.domain.errors import Invalid
 from service.protocol.relation import Relation
-from service.sql.expressions.allowed import called_name
-from service.sql.queries.allowed import AGGREGATES
 from service.sql.queries.drafting import drafts_of
 from service.sql.queries.drafts import Draft
 from service.sql.queries.planner import planned
 from service.sql.queries.relations import Rows, absorbed
-from service.sql.statements.select import named_relations
-from service.sql.text.tree import Tree, identifier
-
-_CLAUSES = ("joins", "group", "having", "distinct", "order", "limit", "offset", "fetch", "with_", "windows")
-
-
-def needs_stages(tree: Tree, views: Mapping[str, Tree]) -> bool:
-    """Whether a query is more than a projection and filter of one relation, or a UNION ALL of such.
-
-    A logical view that it reads counts as its query.
-    """
-    seen: set[str] = set()
-    left = [tree]
-    while left:
-        one = left.pop()
-        if _is_complex(one.root):
-            return True
-        for table in named_relations(one.root):
-            name = identifier(table.this)
-            if name in views and name not in seen:
-                seen.add(name)
-                left.append(views[name])
-    return False
-
-
-def _is_complex(node: exp.Expr) -> bool:
-    match node:
-        case exp.Union() if not node.args.get("distinct"):
-            return (
-                any(node.args.get(name) for name in _CLAUSES) or _is_complex(node.this) or _is_complex(node.expression)
-            )
-        case exp.Subquery() if isinstance(node.this, exp.Query):
-            return any(node.args.get(name) for name in _CLAUSES) or _is_complex(node.this)
-        case exp.Select():
-            return any(node.args.get(name) for name in _CLAUSES) or any(_is_stateful(node, one) for one in node.walk())
-        case _:
-            return True
-
-
-def _is_stateful(select: exp.Select, node: exp.Expr) -> bool:
-    if isinstance(node, exp.Anonymous):
-        return called_name(node) in AGGREGATES
-    return node is not select and isinstance(node, exp.Query | exp.Window | exp.Exists | exp.WithinGroup)
+from service.sql.text.tree import Tree
 
 
 def plan_query(
@@ -66,9 +20,15 @@ def plan_query(
     `names` are the view's columns as Postgres names them. Postgres has accepted the query.
     """
     try:
-        planner, block = planned(tree, relations, views)
+        return _planned(tree, relations, views, names)
     except RecursionError:
         raise Invalid("the query is nested too deeply", position=tree.start + 1) from None
+
+
+def _planned(
+    tree: Tree, relations: Mapping[str, Relation], views: Mapping[str, Tree], names: Sequence[str]
+) -> tuple[Draft, ...]:
+    planner, block = planned(tree, relations, views)
     if len(names) != len(block.outputs):
         raise Invalid("the columns of the query are not those that Postgres gives it", position=tree.start + 1)
     if not names:

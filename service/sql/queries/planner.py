@@ -11,13 +11,15 @@ from service.sql.queries import selects, sets, subqueries
 from service.sql.queries.allowed import check, is_aggregate
 from service.sql.queries.blocks import Block, Shape
 from service.sql.queries.nodes import conjuncts, operand, rewritten
-from service.sql.queries.relations import Pending, Relations
+from service.sql.queries.relations import Pending, Relations, projects
 from service.sql.queries.scope import Common, Scope
 from service.sql.statements.views import CONSTANTS
 from service.sql.text.tree import Tree, identifier
 
 STAGES_MAX = 64
-"""Each stage costs every epoch a statement of its own. Views over views could multiply them without bound."""
+"""Each stage costs every epoch a job or a statement of its own, for which everybody waits (I13). A stack of logical
+views, each a union of the one below with itself, would multiply them without bound.
+"""
 
 
 class Planner:
@@ -98,13 +100,13 @@ class Planner:
             self._stack.pop()
 
     def _once(self, key: object, node: exp.Expr, scope: Scope, name: str) -> Block:
-        """Plan a named query that is read in several places once, if it needs stages of its own."""
+        """Plan a named query that is read in several places once, if it computes more than projections."""
         if key in self._shared:
             return self.made.reading(self._shared[key])
         before = len(self.made.pending)
         block = self.query(node, scope)
-        one = block.only
-        if len(self.made.pending) == before or one is None or not self._read_again(name, scope.tree):
+        made = self.made.pending[before:]
+        if block.only is None or all(map(projects, made)) or not self._read_again(name, scope.tree):
             return block
         pending = self.made.stored(block)
         pending.shared = True

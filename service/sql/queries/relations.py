@@ -16,7 +16,8 @@ from sqlglot import exp
 from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, KeyColumn
 from service.protocol.relation import KEY_PREFIX
-from service.sql.queries.blocks import Block, Occurrence, Output, Shape, filtered, foreign, never_null, single
+from service.sql.queries.blocks import Block, Occurrence, Output, Shape, foreign, never_null, single
+from service.sql.queries.branches import over_branches
 from service.sql.queries.keys import keyed
 from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, parsed, printed, substituted
 from service.sql.text.cursor import NAME_BYTES_MAX
@@ -126,6 +127,13 @@ class Pending:
         )
 
 
+def projects(one: Pending) -> bool:
+    """Whether each row of a relation is computed from one row of another one."""
+    return isinstance(one.body, Rows) and all(
+        sum(len(group.inputs) for group in block.groups) == 1 for block in one.body.blocks
+    )
+
+
 def absorbed(block: Block) -> Pending | None:
     """Let the only input of a block take over its conditions and outputs, and return it. None if it cannot."""
     one = block.only
@@ -134,7 +142,10 @@ def absorbed(block: Block) -> Pending | None:
         return None
     body = pending.body
     if isinstance(body, Rows):
-        pending.body = Rows(tuple(over_branch(block, one.alias, branch) for branch in body.blocks))
+        blocks = over_branches(block, one.alias, body.blocks)
+        if blocks is None:
+            return None
+        pending.body = Rows(blocks)
         return pending
     values = {(one.alias, output.name): output.value for output in body.outputs}
     if any(at not in values for at in _read(block)) or (block.conditions and isinstance(body, Grouped)):
@@ -153,15 +164,6 @@ def absorbed(block: Block) -> Pending | None:
 def _read(block: Block) -> Iterator[tuple[str, str]]:
     for one in (*block.conditions, *(output.value for output in block.outputs)):
         yield from columns_of(one)
-
-
-def over_branch(block: Block, alias: str, branch: Block) -> Block:
-    """Return a branch of a UNION ALL with what a block over the union computes and filters."""
-    values = {(alias, output.name): output.value for output in branch.outputs}
-    for condition in block.conditions:
-        branch = filtered(branch, substituted(condition, values))
-    outputs = tuple(replace(output, value=substituted(output.value, values)) for output in block.outputs)
-    return replace(branch, outputs=outputs)
 
 
 def labelled(body: Body) -> tuple[tuple[Output, ...], tuple[Output, ...], tuple[KeyColumn, ...]]:

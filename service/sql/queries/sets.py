@@ -3,7 +3,6 @@
 All of them begin with a UNION ALL. The distinct forms group its rows by all columns and count the rows of each side.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +12,9 @@ from service.domain.errors import Invalid
 from service.protocol.columns import KeyColumn
 from service.sql.queries import aggregates
 from service.sql.queries.blocks import Block, Output, filtered, foreign
+from service.sql.queries.branches import over_branches
 from service.sql.queries.nodes import column, parsed, printed
-from service.sql.queries.relations import NAMELESS, Grouped, Parted, Rows, output_text, over_branch, union
+from service.sql.queries.relations import NAMELESS, Grouped, Parted, Rows, output_text, union
 from service.sql.queries.scope import Scope
 from service.sql.queries.selects import ordered_query
 from service.sql.text.tree import given
@@ -66,16 +66,20 @@ def _union(planner: "Planner", sides: list[Block], place: int) -> Block:
     return replace(reading, outputs=outputs)
 
 
-def _branches(planner: "Planner", side: Block) -> Iterator[Block]:
-    """Yield the branches of a side that is itself a UNION ALL, or the side."""
+def _branches(planner: "Planner", side: Block) -> tuple[Block, ...]:
+    """Return the branches of a side that is itself a UNION ALL, or the side."""
     only = side.only
     pending = only.shape.pending if only is not None else None
-    if only is None or pending is None or pending.shared or not isinstance(pending.body, Rows):
-        yield side
-        return
-    # The inner relation is not needed any more.
-    planner.made.pending.remove(pending)
-    yield from (over_branch(side, only.alias, branch) for branch in pending.body.blocks)
+    if only is None or pending is None or not isinstance(pending.body, Rows):
+        return (side,)
+    blocks = pending.body.blocks
+    # Rows of a shared relation are computed again only if each needs one row of a table.
+    again = not pending.shared or all(one.only is not None and one.only.shape.pending is None for one in blocks)
+    branches = over_branches(side, only.alias, blocks) if again else None
+    if branches is not None and not pending.shared:
+        # The inner relation is not needed any more.
+        planner.made.pending.remove(pending)
+    return (side,) if branches is None else branches
 
 
 def _compared(planner: "Planner", node: exp.SetOperation, scope: Scope) -> Block:

@@ -26,7 +26,7 @@ from service.protocol.relation import Relation
 from service.protocol.stage import Aggregate, Expression, Join, Partition, Stage, Value
 from service.protocol.stage_spark import MEASURE_DIGITS_MAX, spark_column
 from service.sql.expressions.operators import truth
-from service.sql.expressions.scalar import Scope
+from service.sql.expressions.scalar import Name, Scope
 from service.sql.expressions.typed import (
     NUMERIC,
     Typed,
@@ -35,9 +35,10 @@ from service.sql.expressions.typed import (
     numeric,
     quoted_name,
 )
+from service.sql.queries.audit import audit
 from service.sql.queries.relations import ONE
 from service.sql.queries.spark_parts import with_part_query
-from service.sql.queries.spark_scope import Name, StoreScope, is_exact, value_text, widens
+from service.sql.queries.spark_scope import StoreScope, is_exact, value_text, widens
 from service.sql.text.tree import Tree
 
 E = TypeVar("E", bound=Expression)
@@ -56,7 +57,7 @@ def with_spark(stage: Stage, relations: Mapping[RelationId, Relation], target: R
         for column in relations[one.relation].columns
         if "${" not in column.name
     }
-    binder = _Binder(relations[stage.driver.relation], columns)
+    binder = _Binder(columns)
     aggregate = stage.aggregate
     measures = () if aggregate is None else aggregate.measures
     rows = [
@@ -101,7 +102,7 @@ def _with_results(aggregate: Aggregate, binder: "_Binder", target: Relation) -> 
                 continue
             kind = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX - 1, scale)
         values[None, name] = Typed(sql, kind, 0)
-    over = _Binder(binder.relation, values)
+    over = _Binder(values)
     results = tuple(over.expression(one, target.column(one.name).type) for one in aggregate.results)
     looks = tuple(over.expression(one, target.column(one.name).type) for one in aggregate.looks)
     return aggregate.model_copy(update={"results": results, "looks": looks})
@@ -109,7 +110,6 @@ def _with_results(aggregate: Aggregate, binder: "_Binder", target: Relation) -> 
 
 @dataclass
 class _Binder:
-    relation: Relation
     values: Mapping[Name, Typed]
     scales: dict[str, int] = field(default_factory=dict[str, int])
     """The digits behind the point of each measure whose column has no precision."""
@@ -142,11 +142,12 @@ class _Binder:
         tree = Tree(text, 0, len(text))
         try:
             (node,) = tree.root.expressions
-            spark = read(StoreScope(tree, self.relation, frozenset(), values=self.values), node)
+            spark = read(StoreScope(tree, self.values), node)
         except (Invalid, NotFound) as error:
             return one.model_copy(update={"spark": None, "refusal": str(error)})
         except (SqlglotError, RecursionError, ValueError):
             return one.model_copy(update={"spark": None, "refusal": "Spark's planner does not read it"})
+        audit(spark, [name if alias is None else spark_column(alias, name) for alias, name in self.values])
         return one.model_copy(update={"spark": spark, "refusal": None})
 
 

@@ -17,6 +17,7 @@ from service.protocol.stage import Partition
 from service.protocol.stage_spark import spark_column
 from service.sql.expressions.allowed import called_name
 from service.sql.expressions.operators import truth
+from service.sql.expressions.scalar import Name
 from service.sql.expressions.typed import (
     BIGINT,
     Typed,
@@ -26,7 +27,7 @@ from service.sql.expressions.typed import (
 from service.sql.queries.nodes import bare, columns_of
 from service.sql.queries.parts import PART
 from service.sql.queries.spark_calls import PartScope, check_equal, number_of
-from service.sql.queries.spark_scope import Name, is_uniform, value_text
+from service.sql.queries.spark_scope import is_uniform, value_text
 from service.sql.text.tree import Tree, identifier
 
 _PLACE: Final = f"{TRAVEL_PREFIX}place"
@@ -124,7 +125,7 @@ class _Query:
         names: dict[Name, Typed] = {(None, name): one for name, one in columns.items()}
         names |= {(alias, name): one for name, one in columns.items()}
         keys = [self.part[name].sql for name in self.keys] if alias == PART else []
-        scope = PartScope(self.tree, self.relation, frozenset(), values=names, keys=keys)
+        scope = PartScope(self.tree, names, keys=keys)
         for join in root.args.get("joins") or ():
             scope, text = self._copies(join, scope, text)
         return scope, text, irregular

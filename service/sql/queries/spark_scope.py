@@ -5,8 +5,7 @@ Spark. It must have Postgres's digits, so only sums and products of plain column
 have as many digits behind the point. It is compared part by part, and computed with as a decimal.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
@@ -53,18 +52,11 @@ _CASES: Final = {
 """The letters that a function replaces, and by which."""
 _MINUS_ZERO: Final = parsed(MINUS_ZERO.format("0"))
 _SPECIAL: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-Name = tuple[str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreScope(Scope):
-    """The columns of all inputs, by alias and name."""
-
-    values: Mapping[Name, Typed] = field(default_factory=dict[Name, Typed])
-
-    def resolved(self, qualifier: exp.Expr | None, name: str, place: int) -> Typed | None:
-        found = self.values.get((None if qualifier is None else identifier(qualifier), name))
-        return None if found is None else replace(found, position=place)
+    """A scope that refuses, or computes otherwise, what Spark computes with another result than the store."""
 
     def bind(self, node: exp.Expr) -> Typed:
         value = self._unbounded(node)
@@ -128,9 +120,6 @@ class StoreScope(Scope):
         if value.type is None or value.name in INTEGERS or value.name is TypeName.NUMERIC:
             return replace(coerced(value, NUMERIC), column=None)
         raise Invalid(f"a cast from {value.shown} to numeric without a precision is the state store's alone")
-
-    def computed_by_store(self, expression: str, kind: ColumnType, position: int) -> Typed:  # noqa: ARG002 - see the base
-        raise Invalid(f"only the state store computes {expression} as Postgres does", position=position)
 
 
 def value_text(value: Typed, node: exp.Expr, to: ColumnType) -> str:

@@ -1,4 +1,4 @@
-"""Print the plan of a view of stages: the operator, the inputs and how they are joined, and the indexes of each."""
+"""Print the plan of a view: the operator of each stage, the inputs and how they are joined, and the indexes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from typing import Final
 
 from service.domain.strategy import Strategy
 from service.protocol.ids import RelationId
-from service.protocol.plan import ScanType
 from service.protocol.relation import Relation
 from service.protocol.stage import Engine, Input, Join, JoinKind, LookupIndex, Stage
 from service.protocol.stage_spark import engine_of
@@ -20,7 +19,7 @@ WHY_STORE: Final = "only the store looks up rows within what was read of each in
 
 @dataclass(frozen=True, slots=True)
 class ExplainedScan:
-    """A scan: that of a stage, which reads its driver, or of the input `alias` of an operator."""
+    """A scan: that of a stage, which reads its driver, or of the input `alias` of an operator (None: of a stage)."""
 
     actors: int
     rate_limit: int | None
@@ -44,6 +43,11 @@ class ExplainedStage:
     scans: Sequence[ExplainedScan]
     indexes: Collection[LookupIndex]
 
+    @property
+    def arranged(self) -> bool:
+        """Whether it is an operator, which follows scans of its inputs, but those that the view itself writes."""
+        return all(scan.alias is not None for scan in self.scans)
+
 
 def stages_text(
     relation: Relation,
@@ -63,10 +67,11 @@ def stages_text(
         for line in _stage(number, one, relations, missing, known, strategy, last=number == len(stages))
     ]
     needed = {index for one in stages for index in one.indexes}
-    arranged = strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL
+    arranged = any(one.arranged for one in stages)
+    projects = all(one.stage.is_projection for one in stages)
     edges = ", ".join(f"{before} -> {after}" for before, after in order)
     fixed = [f"FIXED({edges})"] if edges else []
-    ordered = (fixed or ["NONE"]) if arranged else [*fixed, "each stage after those that it reads"]
+    ordered = (fixed or ["NONE"]) if arranged or projects else [*fixed, "each stage after those that it reads"]
     return (
         f"StreamMaterialize {{ {_stored(relation)} }}",
         *lines,
@@ -95,14 +100,14 @@ def _stage(
     last: bool,
 ) -> Iterator[str]:
     branch, margin = ("└─", "    ") if last else ("├─", "│   ")
-    stage, arranged = one.stage, strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL
+    stage, arranged = one.stage, one.arranged
     engine, why = (Engine.STORE, WHY_STORE) if arranged else engine_of(stage, store_engine=True)
     facts = [
         f"stage: {number}",
         f"target: {one.target.name}",
         f"operator: {_operator(stage)}",
         f"engine: {engine or 'by rows'}",
-        *([] if arranged else one.scans[0].facts),
+        *([] if arranged else [f"type: {strategy.scan_type}", *one.scans[0].facts]),
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
     history, changes = engines(known.limits, engine, why, alone=stage.is_alone)
@@ -110,20 +115,26 @@ def _stage(
     yield f"{margin}engine of changes: {changes}"
     if arranged:
         yield from (margin + line for line in _scans(one, relations, strategy))
+    if stage.is_projection:
+        yield f"{margin}projection: {', '.join(value.sql for value in stage.rows)}"
     for join in stage.joins:
         yield from (margin + line for line in _join(join, stage, relations, known))
-    yield from (f"{margin}where: {condition.sql}" for condition in stage.where)
-    if stage.aggregate is not None:
-        keys = ", ".join(stage.aggregate.keys)
-        yield f"{margin}group by: [{keys}], sums: [{', '.join(stage.aggregate.measures)}]"
-    if stage.partition is not None:
-        yield f"{margin}computed again by: [{', '.join(stage.partition.columns)}]"
-    if not last:
+    yield from (margin + line for line in _ending(stage))
+    if one.target.id < 0:
         yield f"{margin}stores: {_stored(one.target)}"
     for index in sorted(one.indexes, key=str):
         name = relations[index.relation].name
         yield f"{margin}index: {name} ({', '.join(index.columns)}), {index_state(known, index, missing)}"
     yield from (margin + line for line in costs(stage, relations, known))
+
+
+def _ending(stage: Stage) -> Iterator[str]:
+    yield from (f"where: {condition.sql}" for condition in stage.where)
+    if stage.aggregate is not None:
+        keys = ", ".join(stage.aggregate.keys)
+        yield f"group by: [{keys}], sums: [{', '.join(stage.aggregate.measures)}]"
+    if stage.partition is not None:
+        yield f"computed again by: [{', '.join(stage.partition.columns)}]"
 
 
 def _scans(one: ExplainedStage, relations: Mapping[RelationId, Relation], strategy: Strategy) -> Iterator[str]:
@@ -139,7 +150,7 @@ def _operator(stage: Stage) -> str:
         return "aggregate"
     if stage.partition is not None:
         return "partition"
-    return "join" if len(stage.inputs) > 1 else "rows"
+    return "projection" if stage.is_projection else "join"
 
 
 def _join(join: Join, stage: Stage, relations: Mapping[RelationId, Relation], known: Known) -> Iterator[str]:
@@ -151,4 +162,5 @@ def _join(join: Join, stage: Stage, relations: Mapping[RelationId, Relation], kn
 
     kind = "input" if join.kind is JoinKind.INNER else f"{join.kind} join"
     yield f"{kind}: {'; '.join(shown(one) for one in join.inputs)}"
-    yield from (f"  on: {condition.sql}" for condition in join.on)
+    word = "where" if join == stage.joins[0] and len(join.inputs) == 1 else "on"
+    yield from (f"  {word}: {condition.sql}" for condition in join.on)

@@ -38,7 +38,7 @@ def test_u8_operations_read_well(document: dict[str, Any]) -> None:
     tags = {tag["name"] for tag in document["tags"] if tag["description"]}
     assert all(set(one["tags"]) <= tags for one in operations)
     assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
-    assert not {"ActorPlan", "Pushdown", "JobPlan", "Add", "Update"} & document["components"]["schemas"].keys()
+    assert not {"ActorPlan", "Stage", "JobPlan", "Add", "Update"} & document["components"]["schemas"].keys()
     assert "text/event-stream" in document["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]
 
 

@@ -245,7 +245,7 @@ async def test_the_query_of_a_materialized_view_is_bound_through_all_of_them(her
     assert told == (("digraph G {",), ('  "public.u" -> "public.t";',), ("}",))
     unused = "Table or source 'top' specified in backfill_order is not used in the query"
     await refused(here, f"{explain} {create.format('^top -> t')} SELECT id FROM top", Invalid, unused)
-    refusal = 'view "clocked": function now is not supported in a view'
+    refusal = 'view "clocked": now depends on the time of the statement'
     await refused(here, "CREATE MATERIALIZED VIEW m AS SELECT n FROM ^clocked", Invalid, refusal)
 
 

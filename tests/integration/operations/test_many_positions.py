@@ -16,6 +16,7 @@ pytestmark = pytest.mark.postgres
 @pytest.mark.parametrize("verb", ["create", "explain create"])
 async def test_a_view_of_too_many_vnodes_is_refused(database_url: str, verb: str) -> None:
     async with leading(database_url) as leader:
+        leader.describe(database_url)
         new = new_table("t")
         wide = replace(new, relation=new.relation.model_copy(update={"vnode_count": VNODE_COUNT_MAX}))
         async with leader.stores.begin() as tx:

@@ -247,7 +247,8 @@ async def test_u11_explain_of_a_select_is_the_plan_of_postgres(here: Here) -> No
 
 async def test_explain_names_the_stages(here: Here) -> None:
     joined = await here.explained(JOINED)
-    assert "StreamStage { stage: 1, target: m, operator: join, engine: by rows, parallelism: 1 }" in joined
+    facts = "operator: join, engine: by rows, type: SNAPSHOT_BACKFILL, parallelism: 1"
+    assert f"StreamStage {{ stage: 1, target: m, {facts} }}" in joined
     assert "engine of history: spark from 100000 rows on" in joined
     assert "index: orders (customer), to be built" in joined
     summed = await here.explained(SUMMED)

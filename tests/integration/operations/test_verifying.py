@@ -65,7 +65,7 @@ async def test_positions_belong_to_what_is_committed_and_not_to_what_is_publishe
     assert isinstance(await leader.look(), Publish), "it was not published yet"
     (question,) = worker.asked
     assert (question.epoch, question.relation_epoch) == (barrier.curr, barrier.curr)
-    assert [position.key for position in question.scans[0].positions or ()] == [("7",)]
+    assert [position.key for position in question.stages[0].positions or ()] == [("7",)]
 
 
 @dataclass

@@ -3,22 +3,24 @@ changes of a span.
 """
 
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from itertools import pairwise, product
 
-import adbc_driver_manager
 import psycopg
 import pytest
 
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
-from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation, RelationKind
+from service.protocol.vnodes import vnodes_of
 from tests.support.key_shapes import SHAPES, KeyShape
+from tests.support.projections import bound_projection
 from tests.support.sampling import sampled
 from tests.support.state_store import Store, prepared_store
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize, Positions, pages
-from workers.state_store.port import ArrowPage, PageReader
+from workers.backfill.stages import Advance, BoundStage, Reached, Window
+from workers.state_store.port import ArrowPage, PageReader, StageSession
 from workers.state_store.postgres import PostgresStore
 
 pytestmark = pytest.mark.postgres
@@ -34,7 +36,7 @@ VALUES = {
 }
 
 
-PREDICATES = (None, '("v" > 2)')
+PREDICATES = (None, "{v} > 2")
 RUNS = (((0, 3),), ((0, 0), (2, 3)))
 
 
@@ -50,8 +52,13 @@ def view_of(upstream: Relation) -> Relation:
     return Relation(id=RelationId(2), name="v", kind=RelationKind.MATERIALIZED_VIEW, columns=columns, key=upstream.key)
 
 
-def query_of(upstream: Relation, predicate: str | None) -> Pushdown:
-    return Pushdown(columns=("v", *(column.name for column in upstream.columns)), predicate=predicate)
+def query_of(upstream: Relation, predicate: str | None) -> BoundStage:
+    values = ("{v}", *(f"{{{column.name}}}" for column in upstream.columns))
+    return bound_projection(upstream, view_of(upstream), values, predicate)
+
+
+def plain(predicate: str | None) -> str:
+    return "true" if predicate is None else predicate.format(v='"v"')
 
 
 async def fill(store: Store, upstream: Relation) -> PostgresStore:
@@ -95,6 +102,10 @@ def whole(read: PageReader, rows: int, *, permits: int | None, turned: bool = Fa
     return told
 
 
+def copied_page(session: StageSession, upstream: Relation, block: Block, size: PageSize) -> ArrowPage:
+    return session.read_page(block, size, {upstream.id: AT})
+
+
 @pytest.mark.parametrize(("shape", "predicate"), sampled(product(SHAPES, PREDICATES)), ids=str)
 async def test_a_copied_page_is_the_page_that_is_read(store: Store, shape: KeyShape, predicate: str | None) -> None:
     """Whatever the order of the key, where a page ends, and where the vnodes of its block stand."""
@@ -105,20 +116,14 @@ async def test_a_copied_page_is_the_page_that_is_read(store: Store, shape: KeySh
         return worker.read_page(upstream, block, at=AT, size=size)
 
     names = ", ".join(f'"{column.name}"' for column in upstream.columns)
-    kept = f"select _vnode, v, {names} from state.t_1 where _from <= 20 and _to > 20 and {predicate or 'true'}"
+    kept = f"select _vnode, v, {names} from state.t_1 where _from <= 20 and _to > 20 and {plain(predicate)}"
     stored = f"select _vnode, twice, {names} from state.t_2 where _from = 20 and _to = 9223372036854775807"
     for rows, permits, turned in product((1, 4, 8, 1000), (None, 10_000), (False, True)):
         await store.run("truncate state.t_2")
         read = whole(page, rows, permits=permits, turned=turned)
-        with worker.copying(upstream, view_of(upstream), query_of(upstream, predicate), at=AT, epoch=AT) as copy:
-            copied = whole(copy, rows, permits=permits, turned=turned)
-        if predicate is not None:
-            assert [page[:2] for page in copied] == [page[:2] for page in read]
-        elif permits is not None:
-            # Without a condition they are not counted by vnode, which otherwise has a say in where a page ends.
-            assert [(sum(page[0].values()), page[1]) for page in copied] == [
-                (sum(page[0].values()), page[1]) for page in read
-            ]
+        with worker.staging(query_of(upstream, predicate), AT) as session:
+            copied = whole(partial(copied_page, session, upstream), rows, permits=permits, turned=turned)
+        assert [page[:2] for page in copied] == [page[:2] for page in read]
         assert sum(count for _, _, count in copied) == len(await store.rows(kept)) > 0
         assert await store.rows(f"({kept}) except all ({stored})") == []
         assert await store.rows(f"({stored}) except all ({kept})") == []
@@ -128,7 +133,7 @@ async def test_a_copied_page_is_the_page_that_is_read(store: Store, shape: KeySh
 async def test_changes_carried_over_leave_what_the_query_gives(
     store: Store, shape: KeyShape, predicate: str | None, runs: tuple[tuple[int, int], ...]
 ) -> None:
-    """Of the vnodes that are the actor's, and of no other; each version is ended or made once (I1, I3)."""
+    """Of the vnodes that were read, and of no other; each version is ended or made once (I1, I3)."""
     upstream = shape.relation
     worker = await fill(store, upstream)
     names = ", ".join(f'"{column.name}"' for column in upstream.columns)
@@ -139,17 +144,13 @@ async def test_changes_carried_over_leave_what_the_query_gives(
     await store.run(f"with ended as ({ended}) {again}")
     mine = " or ".join(f"_vnode between {first} and {last}" for first, last in runs)
     for after, upto in pairwise((0, 5, 9, 11, 15, 20, 21, 30)):
-        done = worker.copy_changes(
-            upstream,
-            view_of(upstream),
-            query_of(upstream, predicate),
-            after=Epoch(after),
-            upto=Epoch(upto),
-            runs=runs,
-            epoch=Epoch(upto),
-        )
+        bound, window = query_of(upstream, predicate), Window(Epoch(after), Epoch(upto))
+        reached = Reached(frozenset(vnodes_of(runs)), {})
+        advances = {bound.stage.driver.alias: Advance(reached, reached)}
+        with worker.staging(bound, Epoch(upto)) as session:
+            done = session.copy_changes({upstream.id: window}, {upstream.id}, advances)
         alive = f"_from <= {upto} and _to > {upto}"
-        kept = f"select _vnode, v, {names} from state.t_1 where {alive} and ({mine}) and {predicate or 'true'}"
+        kept = f"select _vnode, v, {names} from state.t_1 where {alive} and ({mine}) and {plain(predicate)}"
         stored = f"select _vnode, twice, {names} from state.t_2 where {alive}"
         assert await store.rows(f"({kept}) except all ({stored})") == []
         assert await store.rows(f"({stored}) except all ({kept})") == []
@@ -167,18 +168,21 @@ async def test_an_old_generation_copies_nothing(store: Store) -> None:
     """I7."""
     upstream = SHAPES[0].relation
     worker = await fill(store, upstream)
-    view, query = view_of(upstream), query_of(upstream, None)
+    query, window = query_of(upstream, None), {upstream.id: Window(Epoch(0), AT)}
 
     def copy() -> None:
-        with worker.copying(upstream, view, query, at=AT, epoch=AT) as reader:
-            whole(reader, 5, permits=None)
+        with worker.staging(query, AT) as session:
+            whole(partial(copied_page, session, upstream), 5, permits=None)
+
+    def follow() -> None:
+        with worker.staging(query, AT) as session:
+            session.copy_changes(window, {upstream.id})
 
     await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
     over = "generation 5 of graph 1 is over"
-    with pytest.raises(adbc_driver_manager.Error, match=over):
-        copy()
-    with pytest.raises(psycopg.Error, match=over):
-        worker.copy_changes(upstream, view, query, after=Epoch(0), upto=AT, runs=VNODES, epoch=AT)
+    for write in (copy, follow):
+        with pytest.raises(psycopg.Error, match=over):
+            write()
     assert await store.rows("select from state.t_2") == []
 
 

@@ -11,8 +11,8 @@ from tests.support.stage_cases import CASES, values
 from tests.support.stage_world import TERM, World, stage_store, world_of
 from tests.support.state_store import Store
 from workers.engines import group_merge
+from workers.engines.copiers import Copiers
 from workers.engines.group_merge import GroupMerge
-from workers.engines.store import Copiers
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 

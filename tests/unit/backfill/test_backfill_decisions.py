@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.protocol.ids import ActorId, FragmentId, Vnode
-from service.protocol.plan import ActorPlan, PositionState, ScanType, Stateless, TableScanPlan, VnodePosition
+from service.protocol.plan import ActorPlan, PositionState, ScanType, TableScanPlan, VnodePosition
+from tests.support.projections import projection
 from tests.support.state_store import relation
 from workers.backfill.budget import Budget
 from workers.backfill.order import Position
@@ -26,7 +27,7 @@ from workers.backfill.pace import (
     page_rows_after,
     share_of,
 )
-from workers.backfill.positions import Block, PageSize, Positions, Span, pages, samples, share_of_page, shared_out
+from workers.backfill.positions import Block, PageSize, Positions, Span, pages, samples, share_of_page
 from workers.backfill.scan import ScanState, report
 
 
@@ -112,13 +113,6 @@ def test_a_page_that_leads_nowhere_or_elsewhere_is_a_mistake(page: Counted) -> N
 )
 def test_the_vnodes_whose_keys_say_where_a_page_ends(block: list[Span], sampled: list[list[int]]) -> None:
     assert [[span.vnode for span in some] for some in samples(block)] == sampled
-
-
-def test_rows_that_were_not_counted_by_vnode_are_shared_out() -> None:
-    """I11: none is lost, none counted twice."""
-    assert shared_out(8, [3, 5, 9]) == {3: 3, 5: 3, 9: 2}
-    assert shared_out(1, [3, 5]) == {3: 1, 5: 0}
-    assert shared_out(0, [3]) == {3: 0}
 
 
 @pytest.mark.parametrize(
@@ -273,12 +267,15 @@ def test_jobs_share_what_is_left_of_an_interval() -> None:
     assert share_of(1.0, elapsed_seconds=0.0, jobs=0) == pytest.approx(1.0 - SPARE_SHARE)
 
 
+UPSTREAM = relation(1, "t")
+
+
 def scanning(actors: tuple[ActorPlan, ...], **values: Any) -> TableScanPlan:
     return TableScanPlan(
         id=FragmentId(7),
         actors=actors,
-        upstream=relation(1, "t"),
-        query=Stateless(projection=("id",)),
+        upstream=UPSTREAM,
+        query=projection(UPSTREAM, UPSTREAM),
         scan_type=ScanType.ARRANGEMENT_BACKFILL,
         **values,
     )

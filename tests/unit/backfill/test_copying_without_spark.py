@@ -1,29 +1,31 @@
 """An epoch in which nothing travels needs no Spark: the worker has the store copy, on a thread for each actor."""
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 import pytest
 
-from service.protocol.ids import Epoch
-from service.protocol.plan import PositionState, Pushdown
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.plan import PositionState
 from service.protocol.table_format import POSTGRES
 from tests.support.key_shapes import SHAPES
+from tests.support.projections import bound_projection
 from workers.backfill.actors import ActorTask
 from workers.backfill.positions import Block, PageSize
-from workers.backfill.reading import interleaved
-from workers.engines.port import EpochTask, ScanTask
-from workers.engines.store import StoreEngine, copied_in_store
-from workers.state_store.port import ArrowPage, PageReader, VersionedStore
+from workers.backfill.stages import BoundStage, Window
+from workers.engines.copiers import Copiers
+from workers.engines.port import StageTask
+from workers.engines.stages import StageEngine
+from workers.state_store.port import ArrowPage, CopyingStore
 
 pytestmark = pytest.mark.timeout(30)
 
 UPSTREAM = SHAPES[0].relation
-QUERY = Pushdown(columns=("id", "v"))
+BOUND = bound_projection(UPSTREAM, UPSTREAM)
 LEFT = 5
 """So many rows of each vnode."""
 
@@ -38,58 +40,46 @@ class Copied:
     reached: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
     committed: list[int] = field(default_factory=list[int])
+    read: Sequence[int] = ()
+    """What one transaction has read."""
 
     @contextmanager
-    def copying(self, *_: object, at: Epoch, epoch: Epoch) -> Generator[PageReader]:
-        assert at == epoch == Epoch(2)
-        vnodes: list[int] = []
+    def staging(self, bound: BoundStage, epoch: Epoch, *, allowed_seconds: float | None) -> Generator["Copied"]:
+        assert (bound, epoch, allowed_seconds) == (BOUND, Epoch(2), None)
+        session = replace(self)
+        yield session
+        self.committed += session.read
 
-        def copy(block: Block, _size: PageSize) -> ArrowPage:
-            vnodes.extend(span.vnode for span in block)
-            if self.held.intersection(vnodes):
-                self.reached.set()
-                self.release.wait()
-            if self.broken.intersection(vnodes):
-                raise ConnectionError("the store is away")
-            rows = dict.fromkeys((span.vnode for span in block), LEFT)
-            return ArrowPage((), rows, dict.fromkeys(rows), sum(rows.values()) - 1)
+    def read_page(self, block: Block, _size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
+        assert at == {UPSTREAM.id: Epoch(2)}
+        self.read = [*self.read, *(span.vnode for span in block)]
+        if self.held.intersection(self.read):
+            self.reached.set()
+            self.release.wait()
+        if self.broken.intersection(self.read):
+            raise ConnectionError("the store is away")
+        rows = dict.fromkeys((span.vnode for span in block), LEFT)
+        return ArrowPage((), rows, dict.fromkeys(rows), sum(rows.values()) - 1)
 
-        yield copy
-        self.committed += vnodes
-
-
-def job_of(store: Copied, *, at_once: int = 2) -> StoreEngine:
-    scan = ScanTask(cast("VersionedStore", store), UPSTREAM, UPSTREAM, 2, QUERY)
-    return StoreEngine(scan, at_once=at_once)
+    def end(self, _at: object, *, whole: bool) -> int:
+        del whole
+        return 0
 
 
-def task_of() -> EpochTask:
-    return EpochTask(
+def job_of(store: Copied, *, at_once: int = 2) -> StageEngine:
+    return StageEngine(cast("CopyingStore", store), BOUND, Copiers("test", at_once))
+
+
+def task_of() -> StageTask:
+    return StageTask(
         curr=Epoch(2),
-        reading=interleaved(since=Epoch(2), curr=Epoch(2)),
+        windows={UPSTREAM.id: Window(Epoch(2), Epoch(2))},
+        changed=frozenset(),
+        at={UPSTREAM.id: Epoch(2)},
         actors=tuple(ActorTask(runs=(run,), positions=(), permits=None) for run in ((0, 2), (3, 3))),
         slice_seconds=9,
         page_rows=100,
     )
-
-
-@pytest.mark.parametrize(
-    ("query", "since", "finished", "copied"),
-    [
-        (None, 2, False, False),
-        (None, 1, True, False),
-        (QUERY, 2, False, True),
-        (QUERY, 2, True, True),
-        # What changed beside history that is yet to be read has to be marked (I1).
-        (QUERY, 1, False, False),
-        (QUERY, 1, True, True),
-    ],
-)
-def test_nothing_travels_where_the_store_answers_and_nothing_has_to_be_marked(
-    query: Pushdown | None, since: int, *, finished: bool, copied: bool
-) -> None:
-    reading = interleaved(since=Epoch(since), curr=Epoch(2))
-    assert copied_in_store(query, reading, finished=finished) is copied
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 9])

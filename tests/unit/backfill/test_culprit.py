@@ -11,11 +11,12 @@ from service.protocol.ids import Epoch
 from service.protocol.table_format import Capabilities
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
+from tests.support.projections import bound_projection
 from tests.support.state_store import relation
 from workers.backfill.actors import ActorTask
-from workers.backfill.reading import interleaved
+from workers.backfill.stages import Window
 from workers.engines.failing_row import find_failing_row, joined, shown_key, smallest
-from workers.engines.port import EpochTask, ScanTask
+from workers.engines.port import ScanTask, StageTask
 from workers.state_store.port import CLOSE, LIVE, VNODE
 from workers.state_store.wire import read_schema
 
@@ -64,9 +65,16 @@ def test_n7a_the_only_new_row_is_named_without_a_try(rows: dict[int, list[int]],
         for operation, keys in rows.items()
     )
     actor = ActorTask(runs=((0, UPSTREAM.vnode_count - 1),), positions=(), permits=0)
-    task = EpochTask(curr=Epoch(9), reading=interleaved(since=Epoch(8), curr=Epoch(9)), actors=(actor,), page_rows=10)
-    scan = ScanTask(cast("Any", Changed(batches)), UPSTREAM, UPSTREAM, 1)
-    assert find_failing_row(cast("Any", None), scan, cast("Any", None), task, 10.0) == found
+    task = StageTask(
+        curr=Epoch(9),
+        windows={UPSTREAM.id: Window(Epoch(8), Epoch(9))},
+        changed=frozenset({UPSTREAM.id}),
+        at={UPSTREAM.id: Epoch(9)},
+        actors=(actor,),
+        page_rows=10,
+    )
+    scan = ScanTask(cast("Any", Changed(batches)), bound_projection(UPSTREAM, UPSTREAM, ("{id}", "{v}")), UPSTREAM)
+    assert find_failing_row(cast("Any", None), scan, task, 10.0) == found
 
 
 @pytest.mark.parametrize(("sizes", "tried"), [([], 0), ([0, 0], 0), ([1] * 100, 1), ([9_999, 1, 20_000, 5], 3)])

@@ -2,22 +2,25 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from service.protocol.ids import Epoch, Vnode
 from service.protocol.plan import PositionState, VnodePosition
+from service.protocol.table_format import POSTGRES
 from tests.support.key_shapes import SHAPES
+from tests.support.projections import bound_projection
 from workers.backfill.actors import ActorTask
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Block, PageSize
-from workers.backfill.reading import interleaved
-from workers.engines.port import EpochTask, ScanTask
+from workers.backfill.stages import Window
+from workers.engines.port import ScanTask, StageTask
 from workers.engines.spark import read_rows
-from workers.queries.stateless import REPORT
+from workers.queries.projection import REPORT
 from workers.state_store.port import ArrowPage, VersionedStore
 
 UPSTREAM = SHAPES[0].relation
+BOUND = bound_projection(UPSTREAM, UPSTREAM)
 ROWS = 5
 """So many of each vnode are left."""
 
@@ -25,6 +28,8 @@ ROWS = 5
 @dataclass
 class Counted:
     """A store whose pages are only counted."""
+
+    capabilities: ClassVar = POSTGRES
 
     blocks: list[list[int]] = field(default_factory=list[list[int]])
     left: dict[int, int] = field(default_factory=dict[int, int])
@@ -50,12 +55,14 @@ def test_an_actor_reads_on_from_its_one_position(
 ) -> None:
     """A page of 4 rows, then what is left of 9 permits: of one vnode after the other, or of all of a block."""
     store = Counted()
-    scan = ScanTask(cast("VersionedStore", store), UPSTREAM, UPSTREAM, 1, None, block_vnodes)
+    scan = ScanTask(cast("VersionedStore", store), BOUND, UPSTREAM, block_vnodes)
     standing = VnodePosition(vnode=Vnode(0), state=PositionState.COMPLETED, rows=9)
     actor = ActorTask(runs=((0, 2), (7, 7)), positions=(standing,), permits=9)
-    task = EpochTask(
+    task = StageTask(
         curr=Epoch(2),
-        reading=interleaved(since=Epoch(2), curr=Epoch(2)),
+        windows={UPSTREAM.id: Window(Epoch(2), Epoch(2))},
+        changed=frozenset(),
+        at={UPSTREAM.id: Epoch(2)},
         actors=(actor,),
         slice_seconds=9,
         page_rows=4,

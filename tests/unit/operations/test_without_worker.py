@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -9,20 +10,26 @@ from service.domain.errors import Invalid, Unavailable
 from service.operations.statements import dispatch
 from service.operations.verify import worker_rpc
 from tests.support.fake_meta_store import FakeStores
+from tests.support.fake_state_store import FakePins, StateStore
 from tests.support.http import StillClock, world_of
-from tests.support.meta_store import A_TEST, QUERY, add_created, new_table, relation, stores_on
+from tests.support.meta_store import A_TEST, add_created, new_table, stores_on, table_and_view
 
 
 @pytest.mark.postgres
-async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once(database_url: str) -> None:
+async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_rpc, "VERIFY_WAIT", timedelta(seconds=30))
     async with stores_on(database_url) as (stores, _):
-        alone, launching = world_of(stores), world_of(stores, own_workers=True)
+        _, view = await table_and_view(stores)
+        pins = FakePins(StateStore())
+        alone, launching = world_of(stores, pins=pins), world_of(stores, pins=pins, own_workers=True)
         with pytest.raises(Unavailable, match="no worker is alive, and this service starts none"):
-            await worker_rpc.analyze(alone, relation("t"), QUERY, ("id",))
+            await worker_rpc.verify(alone, view.id, asked_by=A_TEST)
         assert alone.clock.monotonic() == 0
         with pytest.raises(Unavailable, match="no worker is alive: try again when one is"):
-            await worker_rpc.analyze(launching, relation("t"), QUERY, ("id",))
-    assert launching.clock.monotonic() == launching.request_deadline.total_seconds()
+            await worker_rpc.verify(launching, view.id, asked_by=A_TEST)
+    assert launching.clock.monotonic() == 30
 
 
 async def test_h4_what_needs_no_worker_is_refused_before_one_is_asked() -> None:

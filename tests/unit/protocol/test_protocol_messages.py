@@ -25,7 +25,6 @@ from service.protocol.plan import (
     PositionState,
     Prefix,
     ScanType,
-    Stateless,
     TableScanPlan,
     VnodePosition,
 )
@@ -34,15 +33,13 @@ from service.protocol.report import ANSWER, ActorReport, Collected, DmlReport, F
 from service.protocol.request import (
     REQUEST,
     RESPONSE,
-    Analyze,
-    Analyzed,
     Rejected,
     Verified,
     Verify,
-    VerifyScan,
+    VerifyStage,
     VnodeDifference,
 )
-from service.protocol.stage import Input, Join, JoinKind, Stage
+from service.protocol.stage import Input, Join, JoinKind, Stage, Value
 
 W = WorkerId("w")
 IDS = st.integers(1, 2**63 - 1)
@@ -82,7 +79,11 @@ COMPLETED = st.builds(
     VnodePosition, vnode=st.integers(0, 255), state=st.just(PositionState.COMPLETED), key=st.none(), rows=COUNTS
 )
 POSITIONS = few(IN_PROGRESS | COMPLETED)
-QUERIES = st.builds(Stateless, projection=few(TEXTS), predicate=st.none() | TEXTS)
+DRIVERS = few(st.builds(Join, kind=st.just(JoinKind.INNER), inputs=few(st.builds(Input, alias=TEXTS, relation=IDS))))
+VALUES = st.builds(
+    Value, name=TEXTS, sql=TEXTS, spark=st.none() | TEXTS, refusal=st.none() | TEXTS, column=st.none() | TEXTS
+)
+QUERIES = st.builds(Stage, joins=DRIVERS, rows=few(VALUES))
 PREFIXES = st.builds(Prefix, operator=st.integers(0, 9), alias=TEXTS)
 ACTORS = few(st.builds(ActorPlan, id=IDS, vnodes=RUNS, positions=POSITIONS))
 SCANS = st.builds(
@@ -95,9 +96,8 @@ SCANS = st.builds(
     rate_limit=st.none() | COUNTS,
     waiting=st.booleans(),
 )
-DRIVERS = few(st.builds(Join, kind=st.just(JoinKind.INNER), inputs=few(st.builds(Input, alias=TEXTS, relation=IDS))))
 OTHERS = st.builds(DmlPlan, id=IDS, actors=ACTORS) | st.builds(
-    OperatorPlan, id=IDS, actors=ACTORS, query=st.builds(Stage, joins=DRIVERS), inputs=few(relations()), output=IDS
+    OperatorPlan, id=IDS, actors=ACTORS, query=QUERIES, inputs=few(relations()), output=IDS
 )
 JOBS = few(st.builds(JobPlan, id=IDS, relation=relations(), fragments=few(SCANS | OTHERS)))
 MUTATIONS = st.one_of(
@@ -141,19 +141,19 @@ ANSWERS = st.one_of(
         deterministic=st.booleans(),
     ),
 )  # fmt: skip
-REQUESTS = st.one_of(
-    st.builds(Analyze, id=IDS, upstream=relations(), query=QUERIES, names=few(TEXTS)),
-    st.builds(
-        Verify, id=IDS, graph=IDS, epoch=EPOCHS, relation_epoch=EPOCHS, relation=relations(),
-        scans=few(st.builds(VerifyScan, upstream=relations(), query=QUERIES, positions=st.none() | POSITIONS)),
+REQUESTS = st.builds(
+    Verify, id=IDS, graph=IDS, epoch=EPOCHS, relation_epoch=EPOCHS, relation=relations(),
+    stages=few(
+        st.builds(
+            VerifyStage, stage=QUERIES, target=relations(), relations=few(relations()), positions=st.none() | POSITIONS
+        )
     ),
 )  # fmt: skip
 DIFFERENCES = st.builds(
     VnodeDifference, vnode=st.integers(0, 255), missing=few(KEYS), extra=few(KEYS), unequal=few(KEYS)
 )
 RESPONSES = st.one_of(
-    st.builds(Analyzed, id=IDS, columns=few(COLUMNS)),
-    st.builds(Rejected, id=IDS, error=TEXTS, position=st.none() | COUNTS),
+    st.builds(Rejected, id=IDS, error=TEXTS),
     st.builds(
         Verified, id=IDS, epoch=EPOCHS, equal=st.booleans(), rows=COUNTS, expected_rows=COUNTS, digest=TEXTS,
         expected_digest=TEXTS, differences=few(DIFFERENCES),
@@ -228,7 +228,7 @@ SCAN: dict[str, Any] = {
     "kind": "STREAM_SCAN",
     "actors": [],
     "upstream": RELATION,
-    "query": {"projection": ["a"]},
+    "query": {"joins": [{"kind": "inner", "inputs": [{"alias": "i0", "relation": 1}]}]},
     "scan_type": "ARRANGEMENT_BACKFILL",
 }
 

@@ -8,14 +8,12 @@ import pytest
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.stage import JoinKind
+from service.protocol.stage import Aggregate, JoinKind, Stage
 from service.sql.queries.drafts import Draft
 from service.sql.queries.finishing import description, finished
-from service.sql.queries.plan import needs_stages, plan_query
+from service.sql.queries.plan import plan_query
 from service.sql.text.tokens import tokenize
 from service.sql.text.tree import Tree, parse_tree
-from tests.support.queries_nexmark import QUERIES as NEXMARK
-from tests.support.queries_tpch import QUERIES as TPCH
 
 
 def _relation(number: int, name: str, columns: str, key: str) -> Relation:
@@ -218,35 +216,45 @@ def test_a_type_that_cannot_be_a_key_is_refused_where_it_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "needed"),
+    ("text", "names", "projects"),
     [
-        ("select id from fact where x > 1", False),
-        ("select id from fact union all (select id from dim)", False),
-        ("select id from simple", False),
-        ("select id from joined", True),
-        ("select f.id from fact f, dim", True),
-        ("select count(*) from fact", True),
-        ("select distinct id from fact", True),
-        ("select id from fact order by id limit 1", True),
-        ("select id from fact union select id from dim", True),
-        ("select id from (select id from fact) q", True),
-        ("select id from fact where id in (select id from dim)", True),
-        ("with q as (select 1) select id from fact", True),
-        ("select id, rank() over (order by id) from fact", True),
-        ("select id from fact union all select id from dim order by id limit 1", True),
+        ("select id from fact where x > 1", "id", [True]),
+        ("select id from fact union all (select id from dim)", "id", [True, True]),
+        ("select id from simple", "id", [True]),
+        ("select id from (select id from fact) q", "id", [True]),
+        ("with q as (select id, x from fact) select id from q where x > 1", "id", [True]),
+        ("select id from joined", "id", [False]),
+        ("select f.id from fact f, dim", "id", [False]),
+        ("select count(*) from fact", "count", [False]),
+        ("select id from fact order by id limit 1", "id", [False]),
+        ("select id from fact union select id from dim", "id", [True, True, False]),
+        ("select id from fact where id in (select id from dim)", "id", [False]),
+        ("select id, rank() over (order by id) from fact", "id rank", [False]),
     ],
 )
-def test_what_needs_stages(text: str, needed: bool) -> None:
-    views = {
-        "simple": _tree("select id from fact where x > 1"),
-        "joined": _tree("select fact.id from fact join dim on dim.id = fact.dim"),
-    }
-    assert needs_stages(_tree(text), views) is needed
+def test_which_stages_compute_each_row_from_one_row(text: str, names: str, projects: list[bool]) -> None:
+    drafts = _plan(
+        text,
+        names,
+        {
+            "simple": "select id from fact where x > 1",
+            "joined": "select fact.id from fact join dim on dim.id = fact.dim",
+        },
+    )
+    stages = [
+        Stage(
+            joins=draft.joins,
+            partition=draft.partition,
+            aggregate=draft.grouping and Aggregate(keys=(), measures=()),
+        )
+        for draft in drafts
+    ]
+    assert [stage.is_projection for stage in stages] == projects
 
 
-@pytest.mark.parametrize("name", [*TPCH, *NEXMARK])
-def test_which_queries_of_the_benchmarks_need_stages(name: str) -> None:
-    assert needs_stages(_tree(TPCH.get(name) or NEXMARK[name]), {}) is (name != "q0")
+def test_a_column_that_is_passed_on_is_known_by_its_name() -> None:
+    (draft,) = _plan("select id as key, (x), x + 1 as next, 1 as one from fact", "key x next one")
+    assert [value.column for value in draft.rows] == ["id", "x", None, None, "id"][: len(draft.rows)]
 
 
 _TOP = "select id, y from (select id, y, {call} over (partition by x order by {order}) as r from fact) q where {where}"

@@ -8,6 +8,7 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import (
     Aggregate,
     Condition,
+    EngineChoice,
     Input,
     Join,
     JoinKind,
@@ -18,6 +19,7 @@ from service.protocol.stage import (
     lookup_index,
     lookups,
 )
+from service.sql.views.backfill_order import Edges
 from service.sql.views.explain_costs import Known
 from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
 
@@ -63,7 +65,10 @@ def test_stages_in_order() -> None:
         RELATIONS[RelationId(0)], stages, RELATIONS, missing, Known(), strategy, (), serverless=True
     ) == (
         "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
-        "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
+        (
+            "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, type: SNAPSHOT_BACKFILL,"
+            " parallelism: 2 }"
+        ),
         '│   engine of history: store, because "a"."k" = "b"."k": it was planned without Spark',
         '│   engine of changes: store, because "a"."k" = "b"."k": it was planned without Spark',
         "│   input: t a, driver, unknown rows",
@@ -82,7 +87,10 @@ def test_stages_in_order() -> None:
             "│   one changed row of u b: looks up t a by (k), unknown rows; adds to the sums of an unknown number of"
             " groups"
         ),
-        "└─StreamStage { stage: 2, target: m, operator: partition, engine: store, parallelism: 2, rate_limit: 7 }",
+        (
+            "└─StreamStage { stage: 2, target: m, operator: partition, engine: store, type: SNAPSHOT_BACKFILL,"
+            " parallelism: 2, rate_limit: 7 }"
+        ),
         "    engine of history: store, because it was planned without Spark",
         "    engine of changes: store, because it was planned without Spark",
         "    input: __m_1 s, driver",
@@ -93,6 +101,65 @@ def test_stages_in_order() -> None:
         "Backfill order: each stage after those that it reads",
         "Backfill worker: its own, until the job merges",
     )
+
+
+def projection(number: int, spark: str | None) -> Stage:
+    one = Input(alias="i0", relation=RelationId(number))
+    where = Condition(sql='("i0"."id" > 0)', spark=spark and "(`i0__id` > 0)", inputs=("i0",))
+    return Stage(
+        joins=(Join(kind=JoinKind.INNER, inputs=(one,), on=(where,)),),
+        rows=(Value(name="id", sql='"i0"."id"', spark=spark), Value(name="k", sql="lower(k)", spark=spark)),
+    )
+
+
+def explained(stages: list[Stage], strategy: Strategy, order: Edges = (), *, limit: int | None = None) -> list[str]:
+    view = RELATIONS[RelationId(0)]
+    shown = [ExplainedStage(one, view, [ExplainedScan(2, limit)], ()) for one in stages]
+    return list(stages_text(view, shown, RELATIONS, (), Known(), strategy, order))
+
+
+def test_a_projection() -> None:
+    assert explained([projection(1, "x")], Strategy(ScanType.BACKFILL, "so it is asked"), limit=0) == [
+        "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
+        (
+            "└─StreamStage { stage: 1, target: m, operator: projection, engine: by rows, type: BACKFILL,"
+            " parallelism: 2, rate_limit: 0 }"
+        ),
+        "    engine of history: spark from 100000 rows on, store below: jobs of Spark would take longer than the rows",
+        "    engine of changes: spark from 1000000 changed rows of an epoch on, store below",
+        '    projection: "i0"."id", lower(k)',
+        "    input: t i0, driver, unknown rows",
+        '      where: ("i0"."id" > 0)',
+        "    one changed row of t i0: rewrites at most 1 row",
+        "Backfill strategy: BACKFILL, because so it is asked",
+        "Backfill order: NONE",
+    ]
+
+
+def test_projections_in_an_order() -> None:
+    """They interleave as they are asked to, also in an Arrangement backfill."""
+    strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "so it is")
+    lines = explained([projection(1, "x"), projection(2, None)], strategy, (("t", "u"),))
+    assert [line for line in lines if "StreamStage" in line] == [
+        (
+            "├─StreamStage { stage: 1, target: m, operator: projection, engine: by rows, type: ARRANGEMENT_BACKFILL,"
+            " parallelism: 2 }"
+        ),
+        (
+            "└─StreamStage { stage: 2, target: m, operator: projection, engine: store, type: ARRANGEMENT_BACKFILL,"
+            " parallelism: 2 }"
+        ),
+    ]
+    assert '    engine of history: store, because ("i0"."id" > 0): it was planned without Spark' in lines
+    assert lines[-1] == "Backfill order: FIXED(t -> u)"
+
+
+def test_the_choice_of_a_user() -> None:
+    stage = projection(1, "x").model_copy(update={"engine": EngineChoice.SPARK})
+    lines = explained([stage], Strategy(ScanType.SNAPSHOT_BACKFILL, "so it is"))
+    assert lines[2:4] == [
+        f"    engine of {one}: spark, because stage_engine is spark" for one in ("history", "changes")
+    ]
 
 
 def test_operators_with_their_scans() -> None:

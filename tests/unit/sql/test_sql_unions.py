@@ -3,35 +3,28 @@
 import pytest
 
 from service.domain.errors import Invalid
-from service.protocol.columns import Column, ColumnType
-from service.protocol.relation import Relation
-from service.sql.parse import parse
-from service.sql.statements.tables import CreateTable, table_relation
-from service.sql.statements.views import CreateMaterializedView
-from service.sql.views.bind import BoundView, bind_view, view_relation
-
-
-def table(definition: str) -> Relation:
-    statement = parse(f"create table {definition}")
-    assert isinstance(statement, CreateTable)
-    return table_relation(statement).model_copy(update={"name": statement.name})
-
+from service.protocol.ids import RelationId
+from service.sql.queries.drafts import Draft
+from service.sql.queries.finishing import description, finished
+from service.sql.queries.plan import plan_query
+from tests.support.expressions import query_of, table
 
 RELATIONS = {
-    relation.name: relation
-    for relation in (
-        table("orders (id bigint primary key, amount int)"),
-        table("archive (amount smallint, id bigint primary key)"),
-        table("named (k text, id bigint, amount bigint, primary key (k desc, id))"),
-        table("loose (amount numeric(10,2))"),
+    name: table(f"create table {name} {columns}").model_copy(update={"id": RelationId(number), "name": name})
+    for number, (name, columns) in enumerate(
+        {
+            "orders": "(id bigint primary key, amount int)",
+            "archive": "(amount smallint, id bigint primary key)",
+            "named": "(k text, id bigint, amount bigint, primary key (k desc, id))",
+            "loose": "(amount numeric(10,2))",
+        }.items(),
+        1,
     )
 }
 
 
-def bound(query: str) -> BoundView:
-    statement = parse(f"create materialized view m as {query}")
-    assert isinstance(statement, CreateMaterializedView)
-    return bind_view(statement, RELATIONS)
+def planned(query: str, names: str = "amount") -> tuple[Draft, ...]:
+    return plan_query(query_of(query), RELATIONS, {}, names.split())
 
 
 def test_branches_come_in_order_however_they_are_grouped() -> None:
@@ -41,100 +34,74 @@ def test_branches_come_in_order_however_they_are_grouped() -> None:
         f"{one} union all ({two} union all {three})",
         f"(({one})) union all {two} union all ({three})",
     ):
-        view = bound(query)
-        assert [scan.upstream.name for scan in view.scans] == ["orders", "archive", "orders"]
-        assert [scan.query.predicate for scan in view.scans] == [None, "(`id` > 1)", None]
-        assert [scan.query.projection[0] for scan in view.scans] == ["`amount`", "`amount`", "1"]
+        drafts = planned(query)
+        assert [draft.joins[0].inputs[0].relation for draft in drafts] == [1, 2, 1]
+        assert [[one.sql.rpartition(".")[2] for one in draft.joins[0].on] for draft in drafts] == [
+            [],
+            ['"id" > 1)'],
+            [],
+        ]
+        assert [draft.rows[0].sql.rpartition(".")[2] for draft in drafts] == ['"amount"', '"amount"', "1"]
 
 
 def test_a_view_has_so_many_branches_and_no_more() -> None:
     """I13: each costs every barrier a job of its own."""
-    assert len(bound(" union all ".join(["select id from orders"] * 64)).scans) == 64
-    with pytest.raises(Invalid, match="the view has more than 64 scans, one for each SELECT of UNION ALL"):
-        bound(" union all ".join(["select id from orders"] * 65))
+    assert len(planned(" union all ".join(["select id from orders"] * 64))) == 64
+    with pytest.raises(Invalid, match="the view has more than 64 SELECTs in one UNION ALL"):
+        planned(" union all ".join(["select id from orders"] * 65))
 
 
 def test_a_row_is_known_by_its_branch_and_its_key_there() -> None:
-    """Keys that agree share a column, also where the query passes them on; NULL stands where a branch has none."""
+    """Keys of one type share a column, also where the query passes them on; NULL stands where a branch has none."""
     # The first branch names the columns, so that the others may name one twice.
     passing = "select id, amount from orders union all select id, amount from named"
-    view = bound(f"{passing} union all select 1 as x, 2 as x from loose")
-    assert view.names == ("id", "amount", "_key_branch", "_key_0", "_key_1")
-    assert view.hidden == 3
-    assert [(part.name, part.descending) for part in view.key] == [
-        *(("_key_branch", False), ("_key_0", False), ("_key_1", True)),
+    drafts = planned(f"{passing} union all select 1 as x, 2 as x from loose", "id amount")
+    assert {draft.columns for draft in drafts} == {("id", "amount", "_key_branch", "_key_0", "_key_1")}
+    assert {draft.visible for draft in drafts} == {2}
+    key = ("_key_branch", "_key_0", "_key_1")
+    assert {tuple(part.name for part in draft.key) for draft in drafts} == {key}
+    assert {draft.distribution for draft in drafts} == {key}
+    assert [[value.sql for value in draft.rows[2:]] for draft in drafts] == [
+        ["0::smallint", '"i0"."id"', "null"],
+        ["1::smallint", '"i1"."id"', '"i1"."k"'],
+        ["2::smallint", '"i3"."_row_id"', "null"],
     ]
-    assert [scan.query.projection[2:] for scan in view.scans] == [
-        ("cast(0 as smallint)", "`id`", "cast(null as string)"),
-        ("cast(1 as smallint)", "`id`", "`k`"),
-        ("cast(2 as smallint)", "`_row_id`", "cast(null as string)"),
+
+
+def test_a_column_has_the_type_in_which_postgres_describes_all_branches() -> None:
+    known = {one.id: one for one in RELATIONS.values()}
+    drafts = planned("select amount from orders union all select amount from named union all select amount from loose")
+    assert all("values (" in description(draft, known) for draft in drafts)
+    made = [finished(draft, ["numeric", "smallint", "bigint", "text"], known) for draft in drafts]
+    assert [one.stage.rows[0].sql for one in made] == [
+        'cast("i0"."amount" as numeric)',
+        'cast("i1"."amount" as numeric)',
+        'cast("i3"."amount" as numeric)',
     ]
-
-
-def test_branches_that_only_pass_columns_on_are_pushed_down() -> None:
-    view = bound("select id, amount from orders union all select id, amount from named where amount > 3")
-    assert [scan.query.pushdown and scan.query.pushdown.columns for scan in view.scans] == [
-        ("id", "amount", 0, "id", None),
-        ("id", "amount", 1, "id", "k"),
-    ]
-    mixed = bound("select id, amount from orders union all select id, amount + 1 from named")
-    assert [scan.query.pushdown is None for scan in mixed.scans] == [False, True]
-
-
-def test_a_column_holds_what_every_branch_gives() -> None:
-    view = bound("select amount from orders union all select amount from named union all select amount from loose")
-    kinds = ("int", "smallint", "bigint", "text")
-    spark = [
-        [
-            Column(name=name, type=ColumnType.parse(kind), nullable=name == "_key_1" and number != 1)
-            for name, kind in zip(view.names, kinds, strict=True)
+    for one in made:
+        columns = [f"{c.name} {c.type} {c.nullable}" for c in one.relation.columns]
+        assert columns == [
+            "amount numeric True",
+            "_key_branch smallint False",
+            "_key_0 bigint True",
+            "_key_1 text True",
         ]
-        for number in range(3)
-    ]
-    relation = view_relation(view, spark, "m")
-    assert [f"{c.name} {c.type} {c.nullable}" for c in relation.columns] == [
-        "amount numeric(22,2) True",
-        "_key_branch smallint False",
-        "_key_0 bigint False",
-        "_key_1 text True",
-    ]
+    assert made[0].relation.columns == made[1].relation.columns
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "common"),
+    ("one", "other", "values"),
     [
-        ("int", "int", "integer"),
-        ("smallint", "bigint", "bigint"),
-        ("real", "double precision", "double precision"),
-        ("numeric(12,2)", "numeric(6,4)", "numeric(14,4)"),
-        ("numeric(12,2)", "int", "numeric(12,2)"),
-        ("bigint", "numeric(4,2)", "numeric(22,2)"),
-        ("int[]", "int[]", "integer[]"),
-        ("int", "text", None),
-        ("int", "real", None),
-        ("int[]", "bigint[]", None),
-        ("numeric(38,0)", "numeric(38,1)", None),
-        ("date", "timestamp", None),
+        ("int", "int", ['("i0"."c" / 2)', '("i1"."d" / 2)']),
+        ("smallint", "bigint", ['(CAST("i0"."c" AS BIGINT) / 2)', '("i1"."d" / 2)']),
+        ("int", "numeric(4,2)", ['(CAST("i0"."c" AS DECIMAL) / 2)', '(CAST("i1"."d" AS DECIMAL) / 2)']),
+        ("real", "double precision", ['(CAST("i0"."c" AS DOUBLE PRECISION) / 2)', '("i1"."d" / 2)']),
+        # Where a type is not known, the union is stored before.
+        ("int", "double precision", ['("i2"."c" / 2)']),
     ],
 )
-def test_types_are_matched_exactly_or_refused(one: str, other: str, common: str | None) -> None:
-    view = bound("select amount from orders union all select amount + 0 from orders")
-    hidden = [Column(name=name, type=ColumnType.parse("bigint"), nullable=True) for name in view.names[1:]]
-    view = BoundView(
-        tuple(
-            type(scan)(scan.upstream, scan.query, (None, *scan.sources[1:]), scan.types, scan.places)
-            for scan in view.scans
-        ),
-        view.names,
-        view.hidden,
-        view.key,
-    )
-    typed = [[Column(name="amount", type=ColumnType.parse(kind), nullable=True), *hidden] for kind in (one, other)]
-    if common is not None:
-        for sides in (typed, typed[::-1]):
-            assert str(view_relation(view, sides, "m").columns[0].type) == common
-        return
-    with pytest.raises(Invalid) as refused:
-        view_relation(view, typed, "m")
-    assert str(refused.value).startswith("UNION types ")
-    assert refused.value.position == 74
+def test_what_is_computed_over_a_union_has_the_type_of_the_union(one: str, other: str, values: list[str]) -> None:
+    relation = table(f"create table t (id bigint primary key, c {one}, d {other})")
+    text = "select id, c / 2 as h from (select id, c from t union all select id, d from t) q"
+    drafts = plan_query(query_of(text), {"t": relation}, {}, ["id", "h"])
+    assert [draft.rows[1].sql for draft in drafts if draft.final] == values

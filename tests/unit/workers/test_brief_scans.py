@@ -8,16 +8,17 @@ from typing_extensions import override
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId, Vnode
 from service.protocol.plan import PositionState, VnodePosition
-from service.protocol.stage import Engine
+from service.protocol.stage import EngineChoice
 from service.protocol.table_format import POSTGRES
 from tests.support.idle_spark import idle_spark
+from tests.support.projections import bound_projection
 from tests.support.state_store import relation
 from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions
 from workers.backfill.scan import ActorState, ScanState
-from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
+from workers.engines.port import ActorOutcome, StageTask, TaskEngine
 from workers.runners.port import RunningEpoch, Stores
-from workers.runners.table_scan import TableScan
+from workers.runners.stage_scan import StageScan
 from workers.runners.upstream_scan import FEW
 
 NOTHING = cast("Any", None)
@@ -29,29 +30,28 @@ class Able:
     capabilities = POSTGRES
 
 
+TABLE, VIEW = relation(1, "t"), relation(2, "v")
 RUNS = [((0, 3), (8, 11)), ((4, 7), (12, 15))]
 
 
 @dataclass(kw_only=True)
-class Watched(TableScan):
+class Watched(StageScan):
     """A scan that computes nothing, and keeps what it was asked to."""
 
-    tasks: list[EpochTask] = field(default_factory=list[EpochTask])
+    tasks: list[StageTask] = field(default_factory=list[StageTask])
 
     @override
-    def _made(self, name: Engine, scan: ScanTask) -> ScanEngine:
-        return cast("ScanEngine", Counting(scan, self.tasks))
+    def _engine(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+        return Counting(self.tasks)
 
 
 @dataclass
 class Counting:
-    scan: ScanTask
-    tasks: list[EpochTask]
+    tasks: list[StageTask]
 
-    def run(self, task: EpochTask) -> list[ActorOutcome]:
-        assert len(task.actors) == self.scan.actors
+    def run(self, task: StageTask) -> list[ActorOutcome]:
         self.tasks.append(task)
-        return [ActorOutcome(index, (), 0, 1, 5, 5, 0, 0.0, False) for index in range(self.scan.actors)]
+        return [ActorOutcome(index, (), 0, 1, 5, 5, 0, 0.0, False) for index in range(len(task.actors))]
 
 
 def watched(*, read: bool = True) -> Watched:
@@ -74,22 +74,22 @@ def watched(*, read: bool = True) -> Watched:
     ]
     return Watched(
         JobId(7),
-        relation(2, "v"),
+        VIEW,
         ScanState(FragmentId(1), actors),
         spark=idle_spark(),
-        upstream=relation(1, "t"),
-        query=NOTHING,
+        bound=bound_projection(TABLE, VIEW, engine=EngineChoice.STORE),
+        own=frozenset(),
     )
 
 
-def forwarded(scan: Watched, changes: int) -> EpochTask:
+def forwarded(scan: Watched, changes: int) -> StageTask:
     """Run an epoch in which so many rows of the upstream were written; return what was asked of the engine."""
     barrier = Barrier(
         graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(1), curr=Epoch(2), kind=BarrierKind.CHECKPOINT
     )
     turn = cast("Any", Turn)
     epoch = RunningEpoch(barrier, Stores(cast("Any", Able()), NOTHING), False, 0.0, lambda: 0.0, turn)
-    epoch.wrote(scan.upstream.id, inserted=changes, ended=0)
+    epoch.wrote(TABLE.id, inserted=changes, ended=0)
     reports = scan.run(epoch)
     assert sum(cast("Any", report).upstream_rows for report in reports) == 5 * len(scan.tasks[-1].actors)
     return scan.tasks[-1]

@@ -6,29 +6,29 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from typing_extensions import override
 
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import Delete, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId, StatementId
-from service.protocol.plan import ActorPlan, JobPlan, Pushdown, ScanType, Stateless, TableScanPlan
+from service.protocol.plan import ActorPlan, JobPlan, ScanType, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.report import DmlReport
 from service.protocol.stage import Engine
 from service.protocol.table_format import POSTGRES, Capabilities
 from tests.support.idle_spark import idle_spark
 from tests.support.key_shapes import SHAPES
+from tests.support.projections import projection
 from tests.support.real_arrangement import target_of
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
-from workers.engines.port import ActorOutcome, EpochTask, ScanTask
-from workers.runners import table_scan
+from workers.engines.port import ActorOutcome, StageTask, TaskEngine
 from workers.runners.dml import run_statements
 from workers.runners.port import RunningEpoch, Stores
-from workers.runners.table_scan import TableScan
+from workers.runners.stage_scan import StageScan
 from workers.state_store.port import VersionedStore
 
 UPSTREAM = SHAPES[0].relation
 TARGET = target_of(UPSTREAM)
-PUSHDOWN = Pushdown(columns=("id", "v", "k0"))
 
 
 @dataclass(frozen=True)
@@ -43,27 +43,28 @@ class Limited:
 
 
 @dataclass
-class Planned:
+class Nothing:
     """An engine that reads nothing."""
 
-    scan: ScanTask
-
-    def run(self, task: EpochTask) -> list[ActorOutcome]:
+    def run(self, task: StageTask) -> list[ActorOutcome]:
         return [ActorOutcome(actor, (), 0, 1, 0, 0, 0, 0.0, used_slice=False) for actor in range(len(task.actors))]
 
-    def give_up(self) -> None:
-        pass
 
+@dataclass(kw_only=True)
+class Watched(StageScan):
+    """A scan that computes nothing, and keeps what would compute."""
 
-@dataclass
-class Engines:
-    """The plans, by engine."""
+    made: list[tuple[Engine, int]] = field(default_factory=list[tuple[Engine, int]])
 
-    made: dict[Engine, ScanTask] = field(default_factory=dict[Engine, ScanTask])
+    @override
+    def _engine(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+        self.made.append((Engine.STORE, self.state.block_vnodes))
+        return Nothing()
 
-    def make(self, name: Engine, _spark: object, scan: ScanTask, _query: object) -> Planned:
-        self.made[name] = scan
-        return Planned(scan)
+    @override
+    def _projection(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+        self.made.append((Engine.SPARK, self._scan_task(epoch).page_vnodes))
+        return Nothing()
 
 
 def epoch_of(capabilities: Capabilities, statements: Sequence[Delete] = ()) -> RunningEpoch:
@@ -80,32 +81,27 @@ def epoch_of(capabilities: Capabilities, statements: Sequence[Delete] = ()) -> R
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "engine", "pushdown", "block_vnodes"),
+    ("capabilities", "engine", "block_vnodes"),
     [
-        (POSTGRES, Engine.STORE, PUSHDOWN, BLOCK_VNODES),
-        (Capabilities(store_engine=True), Engine.STORE, PUSHDOWN, ONE_VNODE),
-        (Capabilities(index_bounds=True), Engine.SPARK, None, BLOCK_VNODES),
-        (Capabilities(), Engine.SPARK, None, ONE_VNODE),
+        (POSTGRES, Engine.STORE, BLOCK_VNODES),
+        (Capabilities(store_engine=True), Engine.STORE, BLOCK_VNODES),
+        (Capabilities(index_bounds=True), Engine.SPARK, BLOCK_VNODES),
+        (Capabilities(), Engine.SPARK, ONE_VNODE),
     ],
 )
 def test_a_scan_asks_a_format_for_no_more_than_it_can_do(
-    monkeypatch: pytest.MonkeyPatch,
-    capabilities: Capabilities,
-    engine: Engine,
-    pushdown: Pushdown | None,
-    block_vnodes: int,
+    capabilities: Capabilities, engine: Engine, block_vnodes: int
 ) -> None:
-    engines = Engines()
-    monkeypatch.setattr(table_scan, "make_engine", engines.make)
-    query = Stateless(projection=("id", "v", "k0"), pushdown=PUSHDOWN)
+    query = projection(UPSTREAM, TARGET, ("{id}", "{v}", "{k0}"))
     actors = (ActorPlan(id=ActorId(1), vnodes=((0, UPSTREAM.vnode_count - 1),)),)
     fragment = TableScanPlan(
         id=FragmentId(1), actors=actors, upstream=UPSTREAM, query=query, scan_type=ScanType.ARRANGEMENT_BACKFILL
     )
     job = JobPlan(id=JobId(1), relation=TARGET, fragments=(fragment,))
-    TableScan.join(idle_spark(), {}, job, fragment, 0.0).run(epoch_of(capabilities))
-    (scan,) = engines.made.values()
-    assert (*engines.made, scan.pushdown, scan.block_vnodes) == (engine, pushdown, block_vnodes)
+    scan = Watched.join(idle_spark(), {}, job, fragment, 0.0)
+    scan.run(epoch_of(capabilities))
+    assert isinstance(scan, Watched)
+    assert scan.made == [(engine, block_vnodes)]
 
 
 def test_a_format_without_dml_refuses_every_statement() -> None:
