@@ -6,7 +6,7 @@ A worker of the service is then the driver of an application on the cluster. Spa
 import json
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,10 @@ SPARK = {"stage_engine": "spark", "background_ddl": "true"}
 JOINED = "SELECT o.id, c.region, o.amount * 2 AS twice FROM orders o JOIN customers c ON o.customer = c.id"
 SUMMED = f"SELECT region, count(*) AS n, sum(id) AS total FROM ({JOINED}) j GROUP BY region"
 PROJECTED = "SELECT id, upper('o' || id) AS name FROM orders WHERE id % 3 = 0"
+TOP = (
+    "SELECT id, customer FROM (SELECT id, customer, row_number() OVER (PARTITION BY customer ORDER BY amount DESC, id)"
+    " AS place FROM orders) o WHERE place <= 2"
+)
 REPEATED = "RepeatedTaskError"
 
 
@@ -46,13 +50,14 @@ def service(cluster: SparkCluster) -> Iterator[Service]:
 
 
 @contextmanager
-def held(service: Service, view: str) -> Generator[None]:
-    """Make all tasks wait that are about to write the view's rows; entered when two of them wait."""
+def held(service: Service, view: str, writers: int = 2, meanwhile: Callable[[], object] = int) -> Generator[None]:
+    """Make all tasks wait that are about to write the view's rows; entered when some of them wait."""
     table = f"state.t_{service.get(f'/v1/relations/{view}')['id']}"
     waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and application_name ~ '^tidefill:'"
     with service.store() as connection, connection.transaction():
         connection.execute(f"lock table {table} in share mode".encode())
-        until(lambda: service.stored(waiting) == [(2,)], what=lambda: f"two writers: {service.stored(waiting)}")
+        meanwhile()
+        until(lambda: service.stored(waiting) == [(writers,)], what=lambda: f"writers: {service.stored(waiting)}")
         yield
 
 
@@ -87,7 +92,23 @@ def test_i3_views_on_a_cluster_outlive_its_executors_and_workers(service: Servic
     service.run("UPDATE customers SET region = 'moved' WHERE id % 50 = 0")
     service.run("DELETE FROM orders WHERE id % 70 = 0")
     service.limit(service.job("summed"), None)
-    service.run(f"CREATE MATERIALIZED VIEW projected AS {PROJECTED}", **SPARK)
-    for view, query in (("joined", JOINED), ("summed", SUMMED), ("projected", PROJECTED)):
+    views = {"joined": JOINED, "summed": SUMMED, "projected": PROJECTED, "top": TOP}
+    for view in ("projected", "top"):
+        service.run(f"CREATE MATERIALIZED VIEW {view} AS {views[view]}", **SPARK)
+    for view, query in views.items():
         service.until_created(view)
         assert service.assert_equal(view, query) > 0
+
+    # Changes: an executor dies with what it keeps of the inputs.
+    generation = service.graph()["generation"]
+    before = {view: service.get(f"/v1/jobs/{service.job(view)}")["engines"]["spark"]["rows"] for view in views}
+    moved = "UPDATE orders SET amount = amount + 100, customer = customer + 1 WHERE id % 30 = {}"
+    service.run(moved.format(0))
+    with held(service, "top", 1, lambda: service.later(moved.format(1))):
+        os.kill(until(lambda: cluster.executors(second), what="an executor")[0], signal.SIGKILL)
+    service.until_recovered(generation)
+    service.run(moved.format(2))
+    for view, query in views.items():
+        assert service.assert_equal(view, query) > 0
+        done = service.get(f"/v1/jobs/{service.job(view)}")["engines"]
+        assert done["spark"]["rows"] > before[view], (view, done)
