@@ -62,7 +62,8 @@ test check: export TIDEFILL_TEST_FSYNC := off
 
 # The rest of the tests is that of `soak` and of `cluster`.
 QUICK := not soak and not control_plane
-# $(call part,NAME,MARKERS,WHERE): a part only imports the tests that may be its own.
+# $(call part,NAME,MARKERS,WHERE): a part only imports the tests that may be its own. WHERE may have `--half`, for every
+# other file: tests that share a service wait for it most of the time, so two services serve them side by side.
 part = $(BIN)/pytest --junitxml=$(DURATIONS)/$(1).xml -m "$(QUICK) and $(2)" $(3)
 DURATIONS := .cache/durations
 WHOLE := tests/e2e tests/attacks
@@ -79,8 +80,9 @@ test: $(STAMP) ## Everything but the long runs and the cluster
 	$(call part,own,own_service,tests/e2e) > $$logs/1 2>&1 & own=$$!; \
 	nice -n 10 $(call part,others,not e2e and (spark or not postgres),$(PARTS)) > $$logs/3 2>&1 & others=$$!; \
 	nice -n 10 $(MAKE) --no-print-directory types > $$logs/0 2>&1 & types=$$!; \
-	$(call part,shared,e2e and not own_service,$(WHOLE)); status=$$?; \
-	for part in $$types $$own $$databases $$others; do wait $$part || status=$$?; done; cat $$logs/*; \
+	$(call part,shared-2,e2e and not own_service,--half 2 $(WHOLE)) > $$logs/4 2>&1 & shared=$$!; \
+	$(call part,shared-1,e2e and not own_service,--half 1 $(WHOLE)); status=$$?; \
+	for part in $$types $$own $$databases $$others $$shared; do wait $$part || status=$$?; done; cat $$logs/*; \
 	$(BIN)/python -m tests.support.durations $(DURATIONS); exit $$status
 
 check: lint ## What runs without Spark and without whole processes

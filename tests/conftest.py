@@ -42,6 +42,22 @@ def pytest_configure() -> None:
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, plain])
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let two processes share the tests of a part."""
+    parser.addoption("--half", type=int, choices=(1, 2), help="run every other file only, from this one on")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the files of the other half."""
+    half = config.getoption("--half")
+    if half is None:
+        return
+    mine = set(sorted({item.path for item in items})[half - 1 :: 2])
+    config.hook.pytest_deselected(items=[item for item in items if item.path not in mine])
+    items[:] = [item for item in items if item.path in mine]
+
+
 def pytest_sessionstart() -> None:
     """Clear away what killed runs have left."""
     for place in places():
