@@ -94,7 +94,10 @@ def query_over(upstream: RelationId) -> Stage:
     return Stage(
         joins=(Join(kind=JoinKind.INNER, inputs=(driver,)),),
         where=(Condition(sql='"i"."id" > 0', spark="`i__id` > 0", inputs=("i",)),),
-        rows=(Value(name="id", sql='"i"."id"', column="id"), Value(name="name", sql='upper("i"."name")')),
+        rows=(
+            Value(name="id", sql='"i"."id"', spark="`i__id`", column="id"),
+            Value(name="name", sql='upper("i"."name")', spark="upper(`i__name`)"),
+        ),
     )
 
 
