@@ -104,9 +104,10 @@ class PostgresFragments(OnConnection):
         Reports of finished or removed scans are ignored, because their last report has been committed.
         """
         kept = tuple(answers)
+        # In the order of locks: scans, then relations.
         await self._record_scans(kept, now=now)
-        await self._count_keys(kept)
         await self._count_work(kept)
+        await self._count_keys(kept)
 
     async def _record_scans(self, kept: Sequence[Collected], *, now: datetime) -> None:
         # A queued job has no running actors that could report, and no rate that could fall.
