@@ -179,7 +179,7 @@ async def test_what_stages_cannot_be_is_refused(here: Here) -> None:
         await here.run("create sink s as select count(*) from orders with (connector = 'blackhole')")
     world = replace(here.world, table_format=Capabilities())
     divided = JOINED.replace("c.region", "o.amount / 3 as third")
-    with pytest.raises(Invalid, match="the state store cannot compute what Spark cannot: .*Postgres chooses its digits"):
+    with pytest.raises(Invalid, match="the state store cannot compute what Spark cannot: "):
         await dispatch.run(world, divided, session={}, asked_by=A_TEST)
 
 
