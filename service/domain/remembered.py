@@ -43,4 +43,4 @@ class Remembered(Generic[K, V]):
 
 
 Spaced: TypeAlias = Remembered[Hashable, None]
-"""What may happen at most once in `seconds` for each key. A forgotten key comes early."""
+"""Events that may happen at most once in `seconds` for each key. A forgotten key comes early."""

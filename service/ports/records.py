@@ -134,6 +134,22 @@ class NewDml:
     actors: tuple[Runs, ...]
 
 
+def output_id(output: int | None) -> RelationId:
+    """Return what stands for an output of a job that is not stored yet: `hidden[output]`, or its own relation."""
+    return THE_RELATION if output is None else hidden_id(output)
+
+
+def node_of(query: Query, upstream: RelationId, output: int | None) -> RelationId:
+    """Return the node of the backfill order to which a scan belongs.
+
+    It is the relation that a stage writes. A scan of a user's relation that gives no rows, or rows of the view each of
+    which needs no other row, belongs to its upstream.
+    """
+    if not isinstance(query, Stage) or (query.is_projection and output is None and upstream > THE_RELATION):
+        return upstream
+    return output_id(output)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTableScan:
     """A scan of an upstream. With `auto` the limit is adaptive and starts at `rate_limit`.
@@ -153,16 +169,8 @@ class NewTableScan:
 
     @property
     def node(self) -> RelationId:
-        """The node of the backfill order to which the scan belongs.
-
-        It is the relation that a stage writes; 0 is the one after which the job is named. A scan of a user's relation
-        that gives no rows, or rows of the view each of which needs no other row, belongs to its upstream.
-        """
-        if not isinstance(self.query, Stage) or (
-            self.query.is_projection and self.output is None and self.upstream > 0
-        ):
-            return self.upstream
-        return THE_RELATION if self.output is None else hidden_id(self.output)
+        """The node of the backfill order to which the scan belongs."""
+        return node_of(self.query, self.upstream, self.output)
 
     @property
     def reads(self) -> frozenset[RelationId]:

@@ -1,4 +1,4 @@
-"""What the meta store keeps of sources, of what follows them, and of secrets. No decision needs it in memory."""
+"""The meta store's records of sources, of followed tables and of secrets. No decision needs them in memory."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -393,7 +393,7 @@ class SimulatedScan(StageScan):
         return super()._compute(epoch, task)
 
     @override
-    def _projection(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+    def _projection(self, epoch: RunningEpoch) -> TaskEngine:
         return PlainEngine(self._scan_task(epoch))
 
 

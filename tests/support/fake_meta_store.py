@@ -582,7 +582,7 @@ class _Empty:
 
 
 _EMPTY: Final = cast("AsyncConnection", _Empty())
-"""What has no port has no second form in memory: its tests run on Postgres."""
+"""A connection to nothing: a store without a port has no form in memory, and its tests run on Postgres."""
 
 
 def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction:

@@ -1,4 +1,4 @@
-"""What a view over one table answers: as a SELECT in Postgres, and through Spark as an epoch computes it."""
+"""The answer of a view over one table: as a SELECT in Postgres, and through Spark as an epoch computes it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,8 @@ from tests.support.stages_oracle import run, types_of
 from workers.backfill.stages import BoundStage
 from workers.engines.rows import input_schema, row_batch
 from workers.engines.spark import project
-from workers.queries.projection import REPORT, projection_plan
+from workers.queries.projection import projection_plan
+from workers.queries.stage_spark import REPORT
 from workers.spark.frames import spark_schema
 from workers.state_store.port import CONTROL, OPERATION, PAGE, VNODE
 from workers.state_store.statements import read_postgres

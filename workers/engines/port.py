@@ -12,7 +12,7 @@ scans differ in their actors and in the number of vnodes that a page reads. Next
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from service.protocol.ids import EpochField, RelationId
 from service.protocol.plan import VnodePosition
@@ -80,12 +80,9 @@ class ActorOutcome:
     used_slice: bool
 
 
-Task_contra = TypeVar("Task_contra", bound=FragmentTask, contravariant=True)
-
-
-class TaskEngine(Protocol[Task_contra]):
+class TaskEngine(Protocol):
     """Computes a scan's part of an epoch. When `run` returns, every actor's transaction is durable."""
 
-    def run(self, task: Task_contra) -> Sequence[ActorOutcome]:
+    def run(self, task: StageTask) -> Sequence[ActorOutcome]:
         """Run one epoch. Raises the errors of the store and of Spark."""
         ...

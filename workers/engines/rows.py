@@ -8,7 +8,7 @@ from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import Relation
 from workers.backfill.order import COMPLETED, IN_PROGRESS, NOT_STARTED, POSITION_STATE, position_column
 from workers.backfill.positions import Positions
-from workers.queries.projection import REPORT
+from workers.queries.stage_spark import REPORT
 from workers.state_store.port import OPERATION, VNODE
 from workers.state_store.wire import read_schema
 

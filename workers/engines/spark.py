@@ -18,7 +18,8 @@ from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.plain import is_plain, plain_frame
 from workers.engines.port import ActorOutcome, ScanTask, StageTask
 from workers.engines.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
-from workers.queries.projection import REPORT, ProjectionPlan, projection_plan
+from workers.queries.projection import ProjectionPlan, projection_plan
+from workers.queries.stage_spark import REPORT
 from workers.spark.frames import OUTCOME, outcome, run_frame, spark_schema, task_of
 from workers.state_store.port import CONTROL, OPERATION, PAGE
 

@@ -26,8 +26,7 @@ from workers.engines.stage_lookups import BROADCAST_BYTES
 from workers.engines.stage_parts import changed_parts
 from workers.engines.stage_rows import SUMS, nothing_read, packed, sums_of, write_frame
 from workers.engines.stage_rule import StageRule
-from workers.queries.projection import REPORT
-from workers.queries.stage_spark import StageSelect, written_columns
+from workers.queries.stage_spark import REPORT, StageSelect, written_columns
 from workers.spark.frames import OUTCOME, send_task
 from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, VersionedStore, Written, has_store_engine
 from workers.state_store.wire import ticked, to_wire

@@ -26,8 +26,7 @@ from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_inputs import InputStates
 from workers.engines.stage_lookups import Lookups
 from workers.engines.stage_rows import nothing_read, write_frame
-from workers.queries.projection import REPORT
-from workers.queries.stage_spark import StageSelect, all_of, named_columns, page_operation, written_columns
+from workers.queries.stage_spark import REPORT, StageSelect, all_of, named_columns, page_operation, written_columns
 from workers.state_store.port import CLOSE, LIVE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
@@ -120,9 +119,6 @@ class SparkPartEngine:
             outcomes = self._run(task, outcomes)
         took = time.monotonic() - began  # noqa: TID251 - as above
         return [replace(one, reading_seconds=took, used_slice=took >= task.slice_seconds) for one in outcomes]
-
-    def give_up(self) -> None:
-        """Do nothing: Spark cancels running jobs by their job group (`GraphExecutor.interrupt`)."""
 
     def close(self) -> None:
         """Release the memory of the input."""

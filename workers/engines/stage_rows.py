@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row
 
 from service.protocol.relation import Relation
 from workers.engines.port import ActorOutcome, StageTask
-from workers.queries.projection import REPORT
+from workers.queries.stage_spark import REPORT
 from workers.spark.frames import OUTCOME, outcome, run_frame, task_of
 from workers.state_store.port import VersionedStore, Written
 

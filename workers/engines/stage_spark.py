@@ -32,8 +32,7 @@ from workers.engines.port import ActorOutcome, ScanTask, StageTask
 from workers.engines.rows import actor_indexes
 from workers.engines.stage_lookups import BROADCAST_BYTES, Lookups
 from workers.engines.stage_rows import SUMS, nothing_read, packed, sums_of, written_rows
-from workers.queries.projection import REPORT
-from workers.queries.stage_spark import StageSelect, driver_columns, used_columns
+from workers.queries.stage_spark import REPORT, StageSelect, driver_columns, used_columns
 from workers.spark.frames import (
     OUTCOME,
     RepeatedTaskError,
@@ -85,9 +84,6 @@ class SparkStageEngine:
         outcomes = self._written(frame, task) if self.bound.stage.aggregate is None else self._summed(frame, task)
         assert sorted(one.actor for one in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
-
-    def give_up(self) -> None:
-        """Do nothing: Spark cancels running jobs by their job group (`GraphExecutor.interrupt`)."""
 
     def close(self) -> None:
         """Release the memory of the other inputs."""

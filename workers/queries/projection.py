@@ -5,21 +5,17 @@ There are three selects. Each starts with the schema it needs and ends with the 
 in every epoch, because epochs, positions and limits travel in the rows and in the tasks' closures.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from service.protocol.relation import TRAVEL_PREFIX, Relation
-from service.protocol.stage import Condition, Stage
+from service.protocol.relation import Relation
 from service.protocol.stage_spark import spark_column
-from service.protocol.vnodes import vnode_spark
 from workers.backfill.order import POSITION_STATE, key_of, marked_spark, position_column
 from workers.backfill.stages import BoundStage
+from workers.queries.stage_spark import REPORT, StageSelect, all_of, named_columns, written_columns
 from workers.state_store.port import CONTROL, OPERATION, VNODE
-from workers.state_store.wire import from_wire, ticked, to_wire, writes_binary
+from workers.state_store.wire import ticked
 
-REPORT: Final = f"{TRAVEL_PREFIX}report"
-"""The column of the control row that ends an actor's rows: the reader's report, as JSON."""
 _CONTROLS: Final = f"{ticked(OPERATION)} = {CONTROL}"
 
 
@@ -42,22 +38,17 @@ def projection_plan(bound: BoundStage, upstream: Relation) -> ProjectionPlan:
     """
     stage, target = bound.stage, bound.target
     assert stage.is_projection
-    alias, binary = stage.driver.alias, writes_binary(target)
+    alias = stage.driver.alias
     positions = [ticked(position_column(index)) for index in range(len(upstream.key))]
     carried = (ticked(OPERATION), ticked(VNODE), ticked(REPORT))
     key = [replace(part, name=spark_column(alias, part.name)) for part in key_of(upstream)]
     values = {one.name: str(one.spark) for one in stage.rows}
+    # A control row has no vnode of its own.
+    placed = f"{_past_control(StageSelect(bound).vnode())} as {ticked(VNODE)}"
+    vnode = placed if stage.distribution else ticked(VNODE)
     return ProjectionPlan(
-        typed=(
-            *carried,
-            ticked(POSITION_STATE),
-            *positions,
-            *(
-                f"{from_wire(column.name, column.type)} as {ticked(spark_column(alias, column.name))}"
-                for column in upstream.columns
-            ),
-        ),
-        kept=f"{_CONTROLS} or ({marked_spark(key)} and coalesce({_all_of(stage.conditions)}, false))",
+        typed=(*carried, ticked(POSITION_STATE), *positions, *named_columns(alias, upstream, typed=False)),
+        kept=f"{_CONTROLS} or ({marked_spark(key)} and coalesce({all_of(stage.conditions)}, false))",
         projected=(
             *carried,
             *(
@@ -65,32 +56,9 @@ def projection_plan(bound: BoundStage, upstream: Relation) -> ProjectionPlan:
                 for column in target.columns
             ),
         ),
-        vnode=(vnode := _vnode(stage, target)),
-        written=(
-            ticked(OPERATION),
-            vnode,
-            ticked(REPORT),
-            *(
-                f"{to_wire(column.name, column.type, binary=binary)} as {ticked(column.name)}"
-                for column in target.columns
-            ),
-        ),
+        vnode=vnode,
+        written=(ticked(OPERATION), vnode, ticked(REPORT), *written_columns(target)),
     )
-
-
-def _vnode(stage: Stage, target: Relation) -> str:
-    """Print the vnode of a row of the target: that of its driver's row, or one computed from the columns that decide.
-
-    A control row has none.
-    """
-    if not stage.distribution:
-        return ticked(VNODE)
-    columns = [(ticked(name), target.column(name).type) for name in stage.distribution]
-    return f"{_past_control(vnode_spark(columns, target.vnode_count))} as {ticked(VNODE)}"
-
-
-def _all_of(conditions: Sequence[Condition]) -> str:
-    return " and ".join(["true", *(f"({one.spark})" for one in conditions)])
 
 
 def _past_control(expression: str) -> str:

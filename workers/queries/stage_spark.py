@@ -18,10 +18,11 @@ from service.protocol.stage import Aggregate, Condition, Join, JoinKind, Stage, 
 from service.protocol.stage_spark import MEASURE_DIGITS_MAX, in_order, spark_column
 from service.protocol.vnodes import vnode_spark
 from workers.backfill.stages import BoundStage
-from workers.queries.projection import REPORT
 from workers.state_store.port import OPERATION, PAGE, VNODE
 from workers.state_store.wire import from_wire, ticked, to_wire, writes_binary
 
+REPORT: Final = f"{TRAVEL_PREFIX}report"
+"""The column of the control row that ends an actor's rows: the reader's report, as JSON."""
 _PASSES: Final = f"{ticked(REPORT)} is not null"
 
 

@@ -6,7 +6,7 @@ changes only after its history. In the database graph, a projection forwards cha
 has read. Next: `workers.engines.port`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -41,7 +41,7 @@ from workers.runners.upstream_scan import UpstreamScan
 from workers.state_store.port import has_store_engine
 
 log = structlog.get_logger(__name__)
-_BEYOND_SPARK: Final = set[tuple[JobId, RelationId]]()
+_HANDED_OVER: Final = set[tuple[JobId, RelationId]]()
 """The stages, by what they write, that Spark could not compute since this worker began."""
 
 
@@ -49,7 +49,6 @@ _BEYOND_SPARK: Final = set[tuple[JobId, RelationId]]()
 class StageScan(UpstreamScan):
     """One stage while it runs: a `FragmentRunner`."""
 
-    bound: BoundStage
     own: frozenset[RelationId]
     """The relations that the job itself writes. They change in the epochs of its own graph."""
     sink: SinkWriter | None = None
@@ -93,18 +92,8 @@ class StageScan(UpstreamScan):
             spark=spark,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
             merges=fragment.query.aggregate is not None and _merges(job, fragment),
-            handed_over=(job.id, target.id) in _BEYOND_SPARK,
+            handed_over=(job.id, target.id) in _HANDED_OVER,
         )
-
-    @property
-    def reads(self) -> Collection[RelationId]:
-        """All inputs."""
-        return tuple(self.bound.relations)
-
-    @property
-    def alone(self) -> bool:
-        """Whether it looks nothing up."""
-        return self.bound.stage.is_alone
 
     @property
     def history_over(self) -> bool:
@@ -119,7 +108,9 @@ class StageScan(UpstreamScan):
         return self.state.finished and not (self.history_over or paused or self.state.held)
 
     def replan(self) -> None:
-        """Do nothing: the engines take the actors of each epoch."""
+        """Discard the store's engine, which has a thread for each actor. The others take the actors of each epoch."""
+        if self.merge is None:
+            self.engine = None
 
     def end(self) -> None:
         """Make a running engine fail soon, and run nothing any more."""
@@ -165,7 +156,7 @@ class StageScan(UpstreamScan):
         try:
             with epoch.spark_turn():
                 self._check_present()
-                engine = self._stage_engine(epoch)
+                engine = self._engine(epoch)
                 merge = self.merge or GroupMerge(engine.store, self.bound, engine.copiers)
                 self.merge, computing = merge, True
                 seconds = self.paces[Engine.STORE].slice_seconds(epoch.share_seconds())
@@ -206,7 +197,7 @@ class StageScan(UpstreamScan):
             )
         )
 
-    def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine[StageTask]]:
+    def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine]:
         name = self._chosen(epoch)
         if self.bound.stage.is_projection:
             return name, self._engine(epoch) if name is Engine.STORE else self._projection(epoch)
@@ -241,7 +232,7 @@ class StageScan(UpstreamScan):
                 raise
             log.warning("stage.handed_over", target=self.target.name, reason=error.reason)
             if not self._writes_whole:
-                _BEYOND_SPARK.add((self.job, self.target.id))
+                _HANDED_OVER.add((self.job, self.target.id))
                 error.hand_over()
                 raise
             self.handed_over = True
@@ -287,15 +278,12 @@ class StageScan(UpstreamScan):
         driver = used_columns(self.bound, [self.bound.stage.driver.alias])
         return ScanTask(epoch.stores.versioned, self.bound, driver, self.state.block_vnodes, self.sink)
 
-    def _projection(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+    def _projection(self, epoch: RunningEpoch) -> TaskEngine:
         if self.projection is None:
             self.projection = SparkProjection(self.spark, self._scan_task(epoch))
         return self.projection
 
-    def _engine(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
-        return self._stage_engine(epoch)
-
-    def _stage_engine(self, epoch: RunningEpoch) -> StageEngine:
+    def _engine(self, epoch: RunningEpoch) -> StageEngine:
         store = epoch.stores.versioned
         assert has_store_engine(store), "the table format computes no stages"
         if self.engine is None:

@@ -1,4 +1,4 @@
-"""What a stage's scan needs around its engines: its place, their turns, paces and budgets, and its reports.
+"""The frame of a stage's scan around its engines: its place, their turns, paces and budgets, and its reports.
 
 Next: `workers.runners.stage_scan`.
 """
@@ -17,6 +17,7 @@ from service.protocol.stage import Engine
 from service.protocol.stage_spark import spark_from
 from workers.backfill.cost import CostBudget
 from workers.backfill.pace import COPYING, Pace
+from workers.backfill.stages import BoundStage
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
@@ -38,6 +39,7 @@ SPARK_SECONDS_MIN: Final = 10.0
 class UpstreamScan(HistoryScan):
     """One scan fragment while it runs."""
 
+    bound: BoundStage
     spark: SparkSession
     consumed: Epoch | None = None
     """The epoch that a snapshot job had consumed when it joined the database graph. Its first epoch there reads the
@@ -60,23 +62,18 @@ class UpstreamScan(HistoryScan):
 
     @property
     def reads(self) -> Collection[RelationId]:
-        """The relations that it reads."""
-        raise NotImplementedError
+        """All inputs."""
+        return tuple(self.bound.relations)
 
     @property
     def history_over(self) -> bool:
         """Whether nothing is left to be done for the history."""
-        return self.state.finished
+        raise NotImplementedError
 
     @property
     def settled(self) -> bool:
         """Whether the history is over and no limit of 0 applies."""
         return self.history_over and not self.state.held
-
-    @property
-    def alone(self) -> bool:
-        """Whether a changed row needs no other row of what is read, so that Spark reads nothing else to follow it."""
-        return True
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
         """Whether its history is over, and little of what it reads has changed in this epoch."""
@@ -91,8 +88,9 @@ class UpstreamScan(HistoryScan):
         """Choose the engine by the rows of the history that is read, or of the changes of this epoch."""
         cluster = not str(self.spark.sparkContext.master).startswith("local")
         if self.history_over:
-            # Changes of the log, which have come in other epochs, are not counted.
-            known = self.alone and not self._asks(epoch)
+            # Spark would first read what it looks up. Changes of the log, which have come in other epochs, are not
+            # counted.
+            known = self.bound.stage.is_alone and not self._asks(epoch)
             rows = spark_from(epoch.barrier.scans.spark_changes_rows, cluster=cluster)
             return Engine.SPARK if known and self._written(epoch) >= rows else Engine.STORE
         if self.spark_reads is None:
@@ -104,7 +102,7 @@ class UpstreamScan(HistoryScan):
         """Return how many versions of what it reads this epoch has made and ended."""
         return sum(epoch.written[one] for one in self.reads)
 
-    def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine[StageTask]]:
+    def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine]:
         """Return the engine that computes an epoch, made on first use, so that an idle view costs nothing."""
         raise NotImplementedError
 

@@ -242,7 +242,7 @@ _OUTPUT: Final = func.coalesce(fragment_table.c.output, job.c.relation)
 _HIDDEN: Final = or_(fragment_table.c.output.is_not(None), relation.c.kind == RelationKind.INTERNAL)
 _OF_OUTPUT: Final = or_(STAGED, and_(PROJECTS, _HIDDEN))
 _NODE: Final = case((_OF_OUTPUT, _OUTPUT), else_=fragment_table.c.upstream)
-"""See `service.ports.records.NewTableScan.node`."""
+"""See `service.ports.records.node_of`."""
 _outputs = relation.alias("outputs")
 _NODE_NAME: Final = case(
     (_OF_OUTPUT, select(_outputs.c.name).where(_outputs.c.id == _OUTPUT).scalar_subquery()), else_=relation.c.name

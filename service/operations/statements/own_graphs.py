@@ -7,7 +7,7 @@ from service.domain.parameters import SystemParameters
 from service.operations.jobs.moving_out import staying
 from service.operations.statements.staged_views import PlannedStage
 from service.operations.world import World
-from service.ports.records import THE_RELATION, NewJob, hidden_id
+from service.ports.records import NewJob
 
 
 async def own_graph_of(
@@ -23,6 +23,6 @@ async def own_graph_of(
         of_others = await staying(tx, entries)
     if of_others:
         return reading(of_others)
-    written = [(one.stage, THE_RELATION if one.output is None else hidden_id(one.output)) for one in stages]
+    written = [(one.stage, one.target) for one in stages]
     rows = {entry.relation.id: entry.key_count for entry in entries}
     return own_graph(written, rows, {entry.relation.id: entry.relation.name for entry in entries}, rows_max=limit)

@@ -15,7 +15,7 @@ from service.domain.strategy import Strategy
 from service.operations.offload import beside_views
 from service.operations.statements.logical_views import described
 from service.operations.world import World
-from service.ports.records import THE_RELATION, NewFragment, NewOperator, NewTableScan, hidden_id
+from service.ports.records import THE_RELATION, NewFragment, NewOperator, NewTableScan, hidden_id, node_of, output_id
 from service.ports.state_store import DESCRIBE_MS
 from service.protocol.barrier import ScanLimits
 from service.protocol.ids import RelationId
@@ -47,13 +47,12 @@ class PlannedStage:
     @property
     def target(self) -> RelationId:
         """The relation that the stage writes."""
-        return THE_RELATION if self.output is None else hidden_id(self.output)
+        return output_id(self.output)
 
     @property
     def node(self) -> RelationId:
-        """The node of the backfill order to which the stage belongs. See `service.ports.records.NewTableScan.node`."""
-        own = self.stage.is_projection and self.output is None and self.driver.id > THE_RELATION
-        return self.driver.id if own else self.target
+        """The node of the backfill order to which the stage belongs."""
+        return node_of(self.stage, self.driver.id, self.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +99,8 @@ def check_staged(
     world: World, statement: CreateMaterializedView, view: StagedView, strategy: Strategy, kind: RelationKind
 ) -> None:
     """Raise Invalid if a view of stages cannot be created in this way."""
-    place, reason = (
-        statement.query.start + 1,
-        next(filter(None, (spark_reason(one.stage) for one in view.stages)), None),
-    )
+    place = statement.query.start + 1
+    reason = next(filter(None, (spark_reason(one.stage) for one in view.stages)), None)
     what = "joins, aggregates, subqueries and windows"
     if kind is RelationKind.SINK and not view.projects:
         raise Invalid(f"a sink has no {what}: create a materialized view, then a sink FROM it", position=place)

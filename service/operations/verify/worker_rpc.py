@@ -73,19 +73,23 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
         request = _request(found, plan, *epochs)
         # The holder of a pin must be unique, so each verification reserves a number.
         asked = await tx.statements.reserve()
-    async with AsyncExitStack() as pins:
-        await pins.enter_async_context(world.pins.pin(DATABASE_GRAPH, request.epoch, holder=f"verify {asked}"))
-        if found.graph != DATABASE_GRAPH and found.state is JobState.CREATED:
-            own = world.pins.pin(found.graph, request.relation_epoch, holder=f"verify {asked}")
-            await pins.enter_async_context(own)
-        try:
-            answer = await _ask(world, request, limit=VERIFY_WAIT)
-        except Invalid:
-            # A value that Spark does not hold, and Postgres does.
-            if engine is not None or found.state is not JobState.CREATED:
-                raise
-            answer = await by_store.compare(world, found)
+    try:
+        answer = await _by_spark(world, found, request, f"verify {asked}")
+    except Invalid:
+        # A value that Spark does not hold, and Postgres does.
+        if engine is not None or found.state is not JobState.CREATED:
+            raise
+        answer = await by_store.compare(world, found)
     return await _said_stale(world, found, answer)
+
+
+async def _by_spark(world: World, job: Job, request: Verify, holder: str) -> Verified:
+    """Have a worker answer while the epochs that it reads are pinned. Raises Invalid and Unavailable."""
+    async with AsyncExitStack() as pins:
+        await pins.enter_async_context(world.pins.pin(DATABASE_GRAPH, request.epoch, holder=holder))
+        if job.graph != DATABASE_GRAPH and job.state is JobState.CREATED:
+            await pins.enter_async_context(world.pins.pin(job.graph, request.relation_epoch, holder=holder))
+        return await _ask(world, request, limit=VERIFY_WAIT)
 
 
 def _request(job: Job, plan: JobPlan, epoch: Epoch, relation_epoch: Epoch) -> Verify:

@@ -12,8 +12,9 @@ Spark fails where a number does not fit (I12). It never rounds one.
 The text columns of relations are COLLATE "C", for which Postgres changes the case of ASCII letters alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from sqlglot import exp
@@ -114,6 +115,11 @@ class _Binder:
     scales: dict[str, int] = field(default_factory=dict[str, int])
     """The digits behind the point of each measure whose column has no precision."""
 
+    @cached_property
+    def names(self) -> Collection[str]:
+        """The columns that a text may name."""
+        return {name if alias is None else spark_column(alias, name) for alias, name in self.values}
+
     def condition(self, one: E) -> E:
         return self._with(one, lambda scope, node: truth(scope.bind(node), "WHERE"))
 
@@ -147,7 +153,7 @@ class _Binder:
             return one.model_copy(update={"spark": None, "refusal": str(error)})
         except (SqlglotError, RecursionError, ValueError):
             return one.model_copy(update={"spark": None, "refusal": "Spark's planner does not read it"})
-        audit(spark, [name if alias is None else spark_column(alias, name) for alias, name in self.values])
+        audit(spark, self.names)
         return one.model_copy(update={"spark": spark, "refusal": None})
 
 

@@ -16,7 +16,7 @@ from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Block, PageSize
 from workers.backfill.stages import Window
 from workers.engines.port import ScanTask, StageTask
 from workers.engines.spark import read_rows
-from workers.queries.projection import REPORT
+from workers.queries.stage_spark import REPORT
 from workers.state_store.port import ArrowPage, VersionedStore
 
 UPSTREAM = SHAPES[0].relation

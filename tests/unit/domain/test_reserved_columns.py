@@ -7,7 +7,7 @@ import pytest
 
 from service.protocol.relation import why_reserved
 from workers.backfill.order import POSITION_STATE, position_column
-from workers.queries.projection import REPORT
+from workers.queries.stage_spark import REPORT
 from workers.state_store.port import OPERATION, VNODE
 
 ROOT = Path(__file__).parents[3]

@@ -16,7 +16,8 @@ from tests.support.state_store import relation
 from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions
 from workers.backfill.scan import ActorState, ScanState
-from workers.engines.port import ActorOutcome, StageTask, TaskEngine
+from workers.engines.port import ActorOutcome, StageTask
+from workers.engines.stages import StageEngine
 from workers.runners.port import RunningEpoch, Stores
 from workers.runners.stage_scan import StageScan
 from workers.runners.upstream_scan import FEW
@@ -41,8 +42,8 @@ class Watched(StageScan):
     tasks: list[StageTask] = field(default_factory=list[StageTask])
 
     @override
-    def _engine(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
-        return Counting(self.tasks)
+    def _engine(self, epoch: RunningEpoch) -> StageEngine:
+        return cast("StageEngine", Counting(self.tasks))
 
 
 @dataclass

@@ -22,6 +22,7 @@ from tests.support.projections import projection
 from tests.support.real_arrangement import target_of
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
+from workers.engines.stages import StageEngine
 from workers.runners.dml import run_statements
 from workers.runners.port import RunningEpoch, Stores
 from workers.runners.stage_scan import StageScan
@@ -57,12 +58,12 @@ class Watched(StageScan):
     made: list[tuple[Engine, int]] = field(default_factory=list[tuple[Engine, int]])
 
     @override
-    def _engine(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+    def _engine(self, epoch: RunningEpoch) -> StageEngine:
         self.made.append((Engine.STORE, self.state.block_vnodes))
-        return Nothing()
+        return cast("StageEngine", Nothing())
 
     @override
-    def _projection(self, epoch: RunningEpoch) -> TaskEngine[StageTask]:
+    def _projection(self, epoch: RunningEpoch) -> TaskEngine:
         self.made.append((Engine.SPARK, self._scan_task(epoch).page_vnodes))
         return Nothing()
 
