@@ -88,6 +88,7 @@ class Pairs:
         Random(first_seed()).shuffle(pairs)
         self.left, self.total, self.done = cycle(pairs), len(pairs), 0
         self.lock, self.over = threading.Lock(), threading.Event()
+        self.sides: list[Actor] = []
 
     def rage(self, lasting: float) -> None:
         """Go on for so long, or until something goes wrong."""
@@ -101,12 +102,15 @@ class Pairs:
             one.stop.set()
         for one in running:
             one.end()
+        for side in self.sides:
+            side.http.close()
 
     def _turns(self, lane: int) -> Callable[[int], None]:
         names = [f"n{lane}{side}" for side in "ab"]
         sides = [
             Actor(self.service, self.external, Random(f"{first_seed()} {one}"), one, self.refusals) for one in names
         ]
+        self.sides += sides
 
         def turn(_turn: int) -> None:
             with self.lock:
