@@ -21,7 +21,6 @@ from service.sql.expressions.typed import number
 from tests.differential import worlds
 from tests.differential.examine import KNOWN, examine, shown
 from tests.differential.worlds import Language, draw
-from workers.queries import projection
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.soak, pytest.mark.timeout(300)]
 
@@ -36,13 +35,6 @@ def _d2(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
         return False
 
     patch.setattr(comparing, "_too_wide", fits)
-
-
-def _d4(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
-    def asked(expression: str) -> str:
-        return expression
-
-    patch.setattr(projection, "_past_control", asked)
 
 
 def _d6(patch: pytest.MonkeyPatch, spark: SparkSession) -> None:
@@ -83,7 +75,6 @@ PLANTED: Final = MappingProxyType(
         "d2": Planted(
             _d2, ("<n> = ", "<n> < <n>", "<n> <> ", "<E> >= <n>", "<E> in", "<n> between"), ("value",), seed=3
         ),
-        "d4": Planted(_d4, ("7 / coalesce(id, 0)", "<s> + <s>"), ("fails",)),
         "d6": Planted(_d6, ("<x> || <x>", "<i> + <s>"), ("fails",)),
         "d7": Planted(_d7, ("<d>::numeric",), ("value", "does not fail"), seed=2),
         "d9": Planted(_d9, ("substring(<x>, '<'i>')", "substring(<x>, 'a')"), ("value", "does not fail")),

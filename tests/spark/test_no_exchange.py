@@ -10,6 +10,7 @@ from tests.support.real_arrangement import target_of
 from workers.backfill.positions import ONE_VNODE
 from workers.engines.port import ScanTask
 from workers.engines.spark import frame
+from workers.spark.frames import Reports
 from workers.state_store.postgres import PostgresStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -23,7 +24,7 @@ KEYS = ("{k0}", "{k1}")
 def test_the_physical_plan_of_an_epoch_has_no_exchange(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     store = PostgresStore("postgresql://nowhere", DATABASE_GRAPH, Generation(1))
     bound = bound_projection(UPSTREAM, TARGET, ("{id}", "{v} * 10", *KEYS), "{v} % 3 <> 0")
-    job = frame(spark, ScanTask(store, bound, UPSTREAM, ONE_VNODE), ACTORS)
+    job = frame(spark, ScanTask(store, bound, UPSTREAM, ONE_VNODE), ACTORS, Reports(spark))
     job.explain()
     physical = capsys.readouterr().out
     assert physical.count("MapInArrow") == 2, "a reader and a writer"

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
         ("select id, sqrt(coalesce(x, -1)) as q from t where x > 0 and x < 5", []),
     ],
 )
-def test_d4_no_text_fails_on_the_control_row(
+def test_d4_what_a_filter_drops_is_not_computed(
     database_url: str, spark: SparkSession, query: str, expected: list[tuple[str, ...]]
 ) -> None:
     table = "create table t (id bigint primary key, x int)"

@@ -5,33 +5,37 @@ Small pages make many epochs. The other inputs are sent to all tasks, or exchang
 changed rows are sent to them.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.stage_spark import spark_reason
+from service.protocol.table_format import Capabilities
 from service.sql.queries.spark import with_spark
-from tests.support.sampling import in_turn
+from tests.support.sampling import in_turn, sampled
 from tests.support.spark import reader_of
 from tests.support.stage_cases import CASES, TABLES, Case
 from tests.support.stage_world import Made, run, stage_store, world_of
 from tests.support.state_store import Store
-from workers.backfill.stages import BoundStage
+from workers.backfill.stages import BoundStage, Windows
+from workers.engines import stage_changes
 from workers.engines import stage_spark as engine
 from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_changes import SparkStageChanges
-from workers.engines.stage_inputs import InputStates
+from workers.engines.stage_inputs import InputStates, StageInputs
 from workers.engines.stage_lookups import Lookups
+from workers.engines.stage_parts import SparkPartEngine, changed_parts
 from workers.engines.stage_rule import StageRule
-from workers.queries import stage_spark
 from workers.queries.stage_spark import StageSelect
-from workers.spark.frames import RepeatedTaskError
+from workers.spark.frames import RepeatedTaskError, Reports
+from workers.state_store.port import LIVE, VNODE
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.stage_writer import StageWriter
 
@@ -88,6 +92,18 @@ async def test_i1_changes_in_spark_give_what_the_query_answers(
     )
 
 
+class OnlyRows(PostgresStore):
+    """A format that stores rows and computes nothing: Spark changes the groups of an aggregate, too."""
+
+    capabilities = Capabilities(index_bounds=True)
+
+
+@pytest.mark.parametrize("case", sampled([one for one in PLANNED if one.stage.aggregate is not None]), ids=said)
+async def test_i1_groups_without_an_engine_of_the_store(store: Store, spark: SparkSession, case: Case) -> None:
+    both = made(spark), follows(spark, SENT)
+    assert await run(store, case, 1, *both, epochs=4, form=OnlyRows) is None
+
+
 async def fails(store: Store, spark: SparkSession, case: Case) -> bool:
     """Whether a planted bug of the history is seen."""
     return await wrong(run(store, case, 1, made(spark, EXCHANGED)))
@@ -112,16 +128,46 @@ def whole_state(states: InputStates) -> DataFrame:
     return states.unchanged if states.old is None else states.unchanged.unionAll(states.old)
 
 
-@pytest.mark.parametrize(
-    ("place", "name", "broken", "case"),
-    [(StageRule, "_touched", none_touched, 3), (InputStates, "same", property(whole_state), 1)],
-    ids=["touched", "same"],
+def not_recorded(inputs: StageInputs, _: Mapping[RelationId, pa.Table], windows: Windows) -> None:
+    """What was read once is taken for what is there now."""
+    for one, held in inputs.held.items():
+        held.loaded.at = windows[one].upto
+
+
+def only_new(session: SparkSession, bound: BoundStage, states: InputStates, side: int) -> DataFrame:
+    """Parts from which a row has gone are not computed again."""
+    return CHANGED(session, bound, replace(states, old=None) if side == LIVE else states, side)
+
+
+CHANGED = changed_parts
+BROKEN_RULES: Sequence[tuple[Any, str, Any, int]] = (
+    (StageRule, "_touched", none_touched, 3),
+    (InputStates, "same", property(whole_state), 1),
+    (StageInputs, "record", not_recorded, 1),
+    (stage_changes, "changed_parts", only_new, 9),
 )
+
+
+@pytest.mark.parametrize(("place", "name", "broken", "case"), sampled(BROKEN_RULES))
 async def test_a_broken_rule_of_changes_is_found(
-    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: type, name: str, broken: Any, case: int
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, broken: Any, case: int
 ) -> None:
     monkeypatch.setattr(place, name, broken)
     assert await wrong(run(store, PLANNED[case], 1, follows=follows(spark, SENT)))
+
+
+def every_row(engine: SparkPartEngine) -> DataFrame:
+    """A part is computed with each of its rows, and not with its first one only."""
+    rows = engine._rows  # pyright: ignore[reportPrivateUsage] - a bug is planted
+    assert rows is not None
+    return rows.selectExpr("i0__x as part_0", VNODE, "i0__id as id")
+
+
+async def test_a_part_that_is_computed_twice_is_found(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkPartEngine, "_first_rows", every_row)
+    assert await fails(store, spark, PLANNED[9])
 
 
 def at_another_epoch(ready: Callable[..., bool]) -> Callable[..., bool]:
@@ -140,7 +186,7 @@ def no_exchange(_: DataFrame) -> str:
 SUMMED = StageSelect.summed
 
 
-def doubled(select: StageSelect, rows: str | None = None) -> str:
+def doubled(select: StageSelect, rows: str) -> str:
     """Every page counts twice, as if its task had run again."""
     return SUMMED(select, rows).replace("sum(", "2 * sum(")
 
@@ -152,8 +198,12 @@ async def test_lookups_of_another_epoch_are_found(
     assert await fails(store, spark, PLANNED[1])
 
 
-async def test_lost_control_rows_are_found(store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_spark, "_PASSES", "false")
+def nothing(_: Reports) -> list[str]:
+    return []
+
+
+async def test_lost_reports_are_found(store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reports, "take", nothing)
     assert await fails(store, spark, PLANNED[0])
 
 

@@ -20,9 +20,8 @@ from workers.backfill.stages import BoundStage
 from workers.engines.rows import input_schema, row_batch
 from workers.engines.spark import project
 from workers.queries.projection import projection_plan
-from workers.queries.stage_spark import REPORT
 from workers.spark.frames import spark_schema
-from workers.state_store.port import CONTROL, OPERATION, PAGE, VNODE
+from workers.state_store.port import OPERATION, PAGE, VNODE
 from workers.state_store.statements import read_postgres
 from workers.state_store.wire import ticked, to_wire
 
@@ -81,15 +80,7 @@ def in_spark(
     read = pa.RecordBatch.from_arrays(
         [pa.array(list(column), field.type) for column, field in zip(columns, relation, strict=True)], schema=relation
     )
-    control = pa.RecordBatch.from_arrays(
-        [
-            pa.array([{OPERATION: CONTROL, REPORT: "{}"}.get(field.name)], field.type)  # type: ignore[arg-type]
-            for field in schema
-        ],
-        schema=schema,
-    )
-    every = pa.Table.from_batches([row_batch(schema, PAGE, read, None), control])
-    rows: Any = every.to_pylist()
+    rows: Any = row_batch(schema, PAGE, read, None).to_pylist()
     # All of it is collected: what is not asked for would not be computed either.
     plan = projection_plan(bound, upstream)
     if as_text:
@@ -99,9 +90,7 @@ def in_spark(
         )
         plan = replace(plan, written=(OPERATION, *texts))
     found = project(spark.createDataFrame(rows, spark_schema(schema)), plan).collect()
-    kept = [tuple(row[column.name] for column in target.visible) for row in found if row[OPERATION] != CONTROL]
-    assert len(found) == len(kept) + 1, "the control row passes"
-    return kept
+    return [tuple(row[column.name] for column in target.visible) for row in found]
 
 
 def _texts(rows: list[tuple[Any, ...]]) -> Rows:

@@ -21,6 +21,7 @@ from workers.engines.copiers import Copiers
 from workers.engines.group_merge import GroupMerge
 from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stages import StageEngine
+from workers.state_store.port import has_store_engine
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.statements import write
 
@@ -63,6 +64,8 @@ class World:
     """Makes the engine of the history; without it the store's engine reads it."""
     follows: Made | None = None
     """Makes the engine of the changes; without it the store's engine follows them."""
+    format: type[PostgresStore] = PostgresStore
+    """The store as other engines than the store's own see it."""
     epoch: int = 10
     positions: dict[int, dict[int, VnodePosition]] = field(default_factory=dict[int, dict[int, VnodePosition]])
     windowed: int = 10
@@ -72,9 +75,10 @@ class World:
         read = {one.relation for one in self.case.stage.inputs}
         self.bound = BoundStage(self.case.stage, self.case.target, {one: relations[one] for one in read})
         versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
+        self.read_by = self.format(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
         self.engine = StageEngine(versioned, self.bound, Copiers("test", ACTORS), 4)
-        self.reader = self.engine if self.made is None else self.made(versioned, self.bound)
-        self.follower = self.engine if self.follows is None else self.follows(versioned, self.bound)
+        self.reader = self.engine if self.made is None else self.made(self.read_by, self.bound)
+        self.follower = self.engine if self.follows is None else self.follows(self.read_by, self.bound)
 
     async def change(self, rows: int = 4) -> None:
         """Write some rows into each table, and delete some, in the next epoch."""
@@ -127,7 +131,7 @@ class World:
     def read_history(self) -> None:
         """Read all history, and merge its groups."""
         self.read_pages()
-        if self.case.stage.aggregate is not None:
+        if self.case.stage.aggregate is not None and has_store_engine(self.read_by):
             self.merge()
 
     def read_pages(self) -> None:
@@ -169,7 +173,14 @@ def state_of(stage: Stage) -> tuple[str, ...]:
     return () if stage.aggregate is None else stage.aggregate.state
 
 
-async def world_of(store: Store, case: Case, seed: int, made: Made | None = None, follows: Made | None = None) -> World:
+async def world_of(
+    store: Store,
+    case: Case,
+    seed: int,
+    made: Made | None = None,
+    follows: Made | None = None,
+    form: type[PostgresStore] = PostgresStore,
+) -> World:
     """Empty the tables and create the target of a case."""
     for number in (*(table.id for table in TABLES.values()), RelationId(9)):
         tables = f"state.t_{number}, state.p_{number}"
@@ -180,14 +191,21 @@ async def world_of(store: Store, case: Case, seed: int, made: Made | None = None
     for index in lookups(case.stage, {table.id: table for table in TABLES.values()}):
         async with store.pool.connection() as conn:
             await conn.execute(create(index))
-    return World(store, case, Random(seed), made, follows)
+    return World(store, case, Random(seed), made, follows, form)
 
 
 async def run(
-    store: Store, case: Case, seed: int, made: Made | None = None, follows: Made | None = None, *, epochs: int = 12
+    store: Store,
+    case: Case,
+    seed: int,
+    made: Made | None = None,
+    follows: Made | None = None,
+    *,
+    epochs: int = 12,
+    form: type[PostgresStore] = PostgresStore,
 ) -> str | None:
     """Run a schedule; return where the target is wrong, or None."""
-    world = await world_of(store, case, seed, made, follows)
+    world = await world_of(store, case, seed, made, follows, form)
     for _ in range(3 * (seed > 0)):
         await world.change(rows=8)
     world.read_history()

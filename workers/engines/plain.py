@@ -15,7 +15,8 @@ from service.protocol.columns import ColumnType, TypeName
 from workers.engines.history import ActorHistory
 from workers.engines.port import ScanTask, StageTask
 from workers.engines.rows import actor_indexes, repeated
-from workers.spark.frames import OUTCOME, outcome, task_of
+from workers.engines.stage_rows import written_rows
+from workers.spark.frames import OUTCOME, Reports, task_of
 from workers.state_store.port import OPERATION, PAGE, VNODE
 from workers.state_store.wire import native_element, writes_binary
 
@@ -30,21 +31,20 @@ def is_plain(scan: ScanTask) -> bool:
     return exact and all(one.column is not None for one in stage.rows)
 
 
-def plain_frame(spark: SparkSession, scan: ScanTask, actors: int) -> DataFrame:
+def plain_frame(spark: SparkSession, scan: ScanTask, actors: int, reports: Reports) -> DataFrame:
     """Return the frame of a job in which one task per actor reads its pages and writes them."""
     every = spark.range(0, actors, 1, actors)
-    return every.mapInArrow(partial(_copy_actors, scan), f"{OUTCOME} string")
+    return every.mapInArrow(partial(_copy_actors, scan, reports), f"{OUTCOME} string")
 
 
-def _copy_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _copy_actors(scan: ScanTask, reports: Reports, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     task = task_of(StageTask)
     for batch in batches:
         for actor in actor_indexes(batch):
             history = ActorHistory.of(scan, task, actor)
             rows = (_written(scan, one) for page in history.pages() for one in page.batches)
-            written = scan.store.write(scan.bound.target, task.curr, rows)
-            report = {**history.report(), "upstream_rows": 0, "inserted": written.inserted, "closed": written.closed}
-            yield outcome(json.dumps(report))
+            yield from written_rows(scan.store, scan.bound.target, rows)
+            reports.tell(json.dumps({**history.report(), "upstream_rows": 0}))
 
 
 def _written(scan: ScanTask, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The rows between a reader and Spark: operation, report, position, then the upstream's row in its wire types."""
+"""The rows between a reader and Spark: operation, position, then the upstream's row in its wire types."""
 
 from typing import Any
 
@@ -8,18 +8,16 @@ from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import Relation
 from workers.backfill.order import COMPLETED, IN_PROGRESS, NOT_STARTED, POSITION_STATE, position_column
 from workers.backfill.positions import Positions
-from workers.queries.stage_spark import REPORT
 from workers.state_store.port import OPERATION, VNODE
 from workers.state_store.wire import read_schema
 
 
 def input_schema(upstream: Relation) -> pa.Schema:
-    """Return the schema of a reader's rows: operation, report, position, then the upstream's row in its wire types."""
+    """Return the schema of a reader's rows: operation, position, then the upstream's row in its wire types."""
     positions = [pa.field(position_column(index), pa.string()) for index in range(len(upstream.key))]
     return pa.schema(
         [
             pa.field(OPERATION, pa.int8()),
-            pa.field(REPORT, pa.string()),
             pa.field(POSITION_STATE, pa.int8()),
             *positions,
             *read_schema(upstream),
@@ -58,9 +56,9 @@ def row_batch(
     count = batch.num_rows
     if beside is None:
         # A page row needs no marking, because its own read advances the position past it.
-        parts = len(schema) - 3 - batch.num_columns
+        parts = len(schema) - 2 - batch.num_columns
         beside = [repeated(COMPLETED, count), *(pa.nulls(count, pa.string()) for _ in range(parts))]
-    columns = [repeated(operation, count), pa.nulls(count, pa.string()), *beside, *batch.columns]
+    columns = [repeated(operation, count), *beside, *batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import Relation
@@ -23,7 +22,7 @@ from service.protocol.vnodes import Runs
 from workers.backfill.stages import BoundStage
 from workers.engines.rows import actor_indexes
 from workers.engines.whole import whole_rows
-from workers.queries.stage_spark import input_columns, loaded_columns, used_columns
+from workers.queries.stage_spark import loaded_columns, named_columns, used_columns
 from workers.spark.frames import bytes_of, spark_schema
 from workers.state_store.port import VersionedStore
 from workers.state_store.wire import read_schema
@@ -114,6 +113,8 @@ class Lookups:
     version: int = 0
     closed: bool = False
     loaded: dict[RelationId, Loaded] = field(default_factory=dict[RelationId, Loaded])
+    small: set[str] = field(default_factory=set[str])
+    """The inputs of the last `frames` that can be sent to all tasks."""
 
     @property
     def aliases(self) -> Mapping[RelationId, Sequence[str]]:
@@ -162,23 +163,21 @@ class Lookups:
         loaded.at = at
         return loaded
 
-    def name_views(self) -> int:
-        """Create the view of each input, and return how many bytes they have that are not sent to all
-        tasks.
-        """
-        exchanged = 0
+    def frames(self) -> tuple[dict[str, DataFrame], int]:
+        """Return the rows of each input, and how many bytes they have that are not sent to all tasks."""
+        exchanged, found = 0, dict[str, DataFrame]()
+        self.small.clear()
         for relation, aliases in self.aliases.items():
             loaded = self.loaded[relation]
             whole = reduce(DataFrame.unionAll, loaded.frames)
             size = bytes_of(whole)
+            if size <= self.broadcast_bytes:
+                self.small.update(aliases)
+            else:
+                exchanged += size * len(aliases)
             for alias in aliases:
-                view = whole.selectExpr(*input_columns(alias, loaded.relation))
-                if size <= self.broadcast_bytes:
-                    view = F.broadcast(view)
-                else:
-                    exchanged += size
-                view.createOrReplaceTempView(alias)
-        return exchanged
+                found[alias] = whole.selectExpr(*named_columns(alias, loaded.relation, typed=True))
+        return found, exchanged
 
     def close(self) -> None:
         """Release the memory of all inputs. A part that another thread reads meanwhile is released when it is there."""

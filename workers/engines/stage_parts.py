@@ -25,8 +25,8 @@ from workers.backfill.stages import BoundStage
 from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_inputs import InputStates
 from workers.engines.stage_lookups import Lookups
-from workers.engines.stage_rows import nothing_read, write_frame
-from workers.queries.stage_spark import REPORT, StageSelect, all_of, named_columns, page_operation, written_columns
+from workers.engines.stage_rows import nothing_read, write, writing
+from workers.queries.stage_spark import StageSelect, all_of, named_columns, page_operation, written_columns
 from workers.state_store.port import CLOSE, LIVE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
@@ -53,9 +53,7 @@ def computed(session: SparkSession, bound: BoundStage, rows: DataFrame, parts: D
 
 def placed(session: SparkSession, bound: BoundStage, rows: DataFrame, parts: DataFrame | None) -> DataFrame:
     """Return the rows of `computed` with their vnodes."""
-    columns = [ticked(one.name) for one in bound.target.columns]
-    vnode = f"{StageSelect(bound).vnode()} as {ticked(VNODE)}"
-    return computed(session, bound, rows, parts).selectExpr(vnode, *columns)
+    return computed(session, bound, rows, parts).selectExpr(*StageSelect(bound).placed())
 
 
 def changed_parts(session: SparkSession, bound: BoundStage, states: InputStates, side: int) -> DataFrame:
@@ -214,9 +212,8 @@ class SparkPartEngine:
         target, keys = self.bound.target, [ticked(part.name) for part in self.bound.target.key]
         rows = placed(self.session, self.bound, self._rows, parts)
         rows = rows.repartition(VNODE).sortWithinPartitions(VNODE, *keys)
-        control = f"cast(null as string) as {ticked(REPORT)}"
-        frame = rows.selectExpr(page_operation(), ticked(VNODE), control, *written_columns(target))
-        return write_frame(frame, self.store, target, task).inserted
+        frame = rows.selectExpr(page_operation(), ticked(VNODE), *written_columns(target))
+        return write(writing(frame, self.store, target), task).inserted
 
     def _parts(self, spans: Block) -> DataFrame:
         """Return the parts whose first row is in some vnodes, after what was read of these."""

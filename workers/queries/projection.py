@@ -6,17 +6,14 @@ in every epoch, because epochs, positions and limits travel in the rows and in t
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from service.protocol.relation import Relation
 from service.protocol.stage_spark import spark_column
 from workers.backfill.order import POSITION_STATE, key_of, marked_spark, position_column
 from workers.backfill.stages import BoundStage
-from workers.queries.stage_spark import REPORT, StageSelect, all_of, named_columns, written_columns
-from workers.state_store.port import CONTROL, OPERATION, VNODE
+from workers.queries.stage_spark import StageSelect, all_of, named_columns, written_columns
+from workers.state_store.port import OPERATION, VNODE
 from workers.state_store.wire import ticked
-
-_CONTROLS: Final = f"{ticked(OPERATION)} = {CONTROL}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +31,23 @@ class ProjectionPlan:
 def projection_plan(bound: BoundStage, upstream: Relation) -> ProjectionPlan:
     """Return the selects over the columns of `upstream` that the stage reads.
 
-    Rows pass `kept` if they are marked and satisfy the query; the control row always passes.
+    Rows pass `kept` if they are marked and satisfy the query.
     """
     stage, target = bound.stage, bound.target
     assert stage.is_projection
     alias = stage.driver.alias
     positions = [ticked(position_column(index)) for index in range(len(upstream.key))]
-    carried = (ticked(OPERATION), ticked(VNODE), ticked(REPORT))
+    carried = (ticked(OPERATION), ticked(VNODE))
     key = [replace(part, name=spark_column(alias, part.name)) for part in key_of(upstream)]
     values = {one.name: str(one.spark) for one in stage.rows}
-    # A control row has no vnode of its own.
-    placed = f"{_past_control(StageSelect(bound).vnode())} as {ticked(VNODE)}"
-    vnode = placed if stage.distribution else ticked(VNODE)
+    vnode = f"{StageSelect(bound).vnode()} as {ticked(VNODE)}" if stage.distribution else ticked(VNODE)
     return ProjectionPlan(
         typed=(*carried, ticked(POSITION_STATE), *positions, *named_columns(alias, upstream, typed=False)),
-        kept=f"{_CONTROLS} or ({marked_spark(key)} and coalesce({all_of(stage.conditions)}, false))",
+        kept=f"{marked_spark(key)} and {all_of(stage.conditions)}",
         projected=(
             *carried,
-            *(
-                f"{_past_control(f'cast({values[column.name]} as {column.type.spark})')} as {ticked(column.name)}"
-                for column in target.columns
-            ),
+            *(f"cast({values[one.name]} as {one.type.spark}) as {ticked(one.name)}" for one in target.columns),
         ),
         vnode=vnode,
-        written=(ticked(OPERATION), vnode, ticked(REPORT), *written_columns(target)),
+        written=(ticked(OPERATION), vnode, *written_columns(target)),
     )
-
-
-def _past_control(expression: str) -> str:
-    """Skip the expression for the control row, whose columns are NULL: some expressions fail on NULLs."""
-    return f"case when {_CONTROLS} then null else {expression} end"

@@ -20,11 +20,13 @@ from service.protocol.vnodes import Runs, vnodes_of
 from workers.backfill.positions import Positions
 from workers.backfill.stages import BoundStage
 from workers.engines.rows import PositionColumns, actor_indexes, input_schema, row_batch
+from workers.engines.stage_joins import StageJoins
 from workers.engines.stage_lookups import Whole
 from workers.engines.stage_parts import placed
+from workers.engines.stage_rows import over
 from workers.engines.whole import blocks_of, whole_rows
 from workers.queries.projection import projection_plan
-from workers.queries.stage_spark import StageSelect, input_columns, named_columns, used_columns, whole_driver_columns
+from workers.queries.stage_spark import StageSelect, named_columns, used_columns
 from workers.spark.frames import spark_schema
 from workers.state_store.port import LIVE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
@@ -79,17 +81,20 @@ class _Evaluation:
 
     def frame(self) -> DataFrame:
         """Return the rows of the target: `_vnode`, and its columns in order."""
-        driver, *others = self.bound.stage.inputs
+        driver = self.bound.stage.driver.alias
         if self.bound.stage.partition is not None:
-            return self._parts(driver.alias)
+            return self._parts(driver)
         if self.positions is not None:
             return self._prefix(self.positions)
-        for one in (driver, *others):
-            relation = used_columns(self.bound, [one.alias])
-            columns = whole_driver_columns if one is driver else input_columns
-            self._whole(relation).selectExpr(*columns(one.alias, relation)).createOrReplaceTempView(one.alias)
-        held = self.session.sql(StageSelect(self.bound).held())
-        return held.select(ticked(VNODE), *(ticked(column.name) for column in self.bound.target.columns))
+        inputs: dict[str, DataFrame] = {}
+        for one in self.bound.stage.inputs:
+            relation, vnode = used_columns(self.bound, [one.alias]), [ticked(VNODE)] if one.alias == driver else []
+            columns = [*vnode, *named_columns(one.alias, relation, typed=True)]
+            inputs[one.alias] = self._whole(relation).selectExpr(*columns)
+        rows, select = StageJoins(self.bound, ()).rows(inputs), StageSelect(self.bound)
+        if self.bound.stage.aggregate is not None:
+            rows = over(rows, lambda every: select.results(select.totals(every)))
+        return rows.selectExpr(*select.placed())
 
     def _parts(self, alias: str) -> DataFrame:
         relation = used_columns(self.bound, [alias])

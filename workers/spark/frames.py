@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark import AccumulatorParam, TaskContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -22,6 +22,36 @@ Task = TypeVar("Task", bound=BaseModel)
 
 class RepeatedTaskError(Exception):
     """Spark runs a part of an epoch for a second time."""
+
+
+class _Texts(AccumulatorParam[list[str]]):
+    """Adds lists of texts."""
+
+    def zero(self, value: list[str]) -> list[str]:  # noqa: ARG002 - Spark's signature
+        return []
+
+    def addInPlace(self, value1: list[str], value2: list[str]) -> list[str]:  # noqa: N802 - Spark's name
+        return [*value1, *value2]
+
+
+class Reports:
+    """What tasks tell the driver beside their rows. A value of it travels in their closures.
+
+    Spark adds what a task has told when it ends. A task that runs again tells again.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._texts = spark.sparkContext.accumulator(list[str](), _Texts())
+
+    def tell(self, text: str) -> None:
+        """Add a text. Called in a task."""
+        self._texts.add([text])
+
+    def take(self) -> list[str]:
+        """Return what was told since the last call. Called on the driver, after the job."""
+        found = self._texts.value
+        self._texts.value = []
+        return found
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -31,7 +31,6 @@ LOCK_ORDER: Final = (
     "scan_progress",
     "relation",
     "relation_column",
-    "cleanup",
     "view_reference",
     "stored_index",
     "secret",
@@ -50,8 +49,10 @@ LOCK_ORDER: Final = (
     "event",
 )
 
-SINGLE_WRITER: Final = frozenset({"command", "statement", "schema_floor"})
-"""Users' transactions only insert into these. The loop of one graph alone changes a row, so nobody waits for it."""
+SINGLE_WRITER: Final = frozenset({"cleanup", "command", "statement", "schema_floor"})
+"""Users' transactions only insert into these. The loop of one graph alone changes a row, so nobody waits for it. A
+clean-up is inserted under the lock of its relation's job.
+"""
 
 LOCKED_FOR_UPDATE: Final = frozenset({"job", "graph"})
 """Tables with rows that others refer to and that are locked FOR UPDATE.

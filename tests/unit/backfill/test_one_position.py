@@ -16,7 +16,6 @@ from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Block, PageSize
 from workers.backfill.stages import Window
 from workers.engines.port import ScanTask, StageTask
 from workers.engines.spark import read_rows
-from workers.queries.stage_spark import REPORT
 from workers.state_store.port import ArrowPage, VersionedStore
 
 UPSTREAM = SHAPES[0].relation
@@ -67,7 +66,9 @@ def test_an_actor_reads_on_from_its_one_position(
         slice_seconds=9,
         page_rows=4,
     )
-    (control,) = read_rows(scan, task, 0)
-    told: dict[str, Any] = json.loads(control.column(REPORT)[0].as_py())
+    reading = read_rows(scan, task, 0)
+    with pytest.raises(StopIteration) as over:
+        next(reading)
+    told: dict[str, Any] = json.loads(over.value.value)
     assert store.blocks == blocks
     assert [one["vnode"] for one in told["positions"] if one["key"] is not None] == in_progress

@@ -7,7 +7,6 @@ import pytest
 
 from service.protocol.relation import why_reserved
 from workers.backfill.order import POSITION_STATE, position_column
-from workers.queries.stage_spark import REPORT
 from workers.state_store.port import OPERATION, VNODE
 
 ROOT = Path(__file__).parents[3]
@@ -15,7 +14,7 @@ OF_OTHER_FRAMES: set[str] = set()
 """Names that never stand beside a user's column."""
 
 
-@pytest.mark.parametrize("name", [OPERATION, POSITION_STATE, position_column(0), position_column(31), REPORT, VNODE])
+@pytest.mark.parametrize("name", [OPERATION, POSITION_STATE, position_column(0), position_column(31), VNODE])
 def test_d5_what_travels_beside_a_row_has_a_name_that_no_user_can_have(name: str) -> None:
     assert why_reserved(name)
 
