@@ -49,6 +49,7 @@ from workers.backfill import scan
 from workers.backfill.reading import Replay
 from workers.engines import group_merge, history
 from workers.engines import operators as operator_engines
+from workers.engines import stage_engines as engines_of_stages
 from workers.engines import stages as stage_engines
 from workers.runners import operators, stage_scan
 from workers.runners.port import Stores
@@ -507,7 +508,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         (schedule, "asyncio", SimpleNamespace(Event=asyncio.Event, create_task=create_task)),
         (schedule, "run_periodically", periodically),
         (stage_scan, "find_failing_row", _nobody),
-        (stage_scan, "Copiers", partial(InTurn, kernel)),
+        (engines_of_stages, "Copiers", partial(InTurn, kernel)),
         (operators, "Copiers", partial(InTurn, kernel)),
         (history, "page_rows_after", _as_it_is),
         *sizes,

@@ -43,6 +43,7 @@ from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPr
 from workers.engines.history import ActorHistory
 from workers.engines.operators import OperatorEngine, OperatorTask
 from workers.engines.port import ActorOutcome, ScanTask, StageTask, TaskEngine
+from workers.engines.stage_engines import StageEngines
 from workers.graph import GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 from workers.runners.failure import JobFailedError
@@ -382,6 +383,15 @@ class SimulatedExecutor(GraphExecutor):
             raise BrokenError(str(error) or type(error).__name__) from error
 
 
+@dataclass
+class PlainEngines(StageEngines):
+    """The real ones, but for Spark's."""
+
+    @override
+    def projecting(self) -> TaskEngine:
+        return PlainEngine(self.scan_task)
+
+
 @dataclass(kw_only=True)
 class SimulatedScan(StageScan):
     """The real one of a projection, which says that it runs, with an engine of the simulation."""
@@ -393,8 +403,10 @@ class SimulatedScan(StageScan):
         return super()._compute(epoch, task)
 
     @override
-    def _projection(self, epoch: RunningEpoch) -> TaskEngine:
-        return PlainEngine(self._scan_task(epoch))
+    def _engines(self, epoch: RunningEpoch) -> StageEngines:
+        if self.engines is None:
+            self.engines = PlainEngines(self.spark, epoch.stores.versioned, self.bound, self.state.block_vnodes)
+        return self.engines
 
 
 @dataclass(kw_only=True)
@@ -405,7 +417,7 @@ class SimulatedStageScan(StageScan):
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         tasks = cast("TaskStore", epoch.stores.versioned)
         tasks.scan, tasks.began = self, tasks.place.kernel.seconds
-        self.page_rows, self.paces = tasks.page_rows, dict.fromkeys(Engine, Slice(0.0, tasks.pages_max))
+        self.page_rows, self.turns.paces = tasks.page_rows, dict.fromkeys(Engine, Slice(0.0, tasks.pages_max))
         return super().run(epoch)
 
 

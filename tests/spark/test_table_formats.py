@@ -215,4 +215,6 @@ async def test_a_view_becomes_its_query_while_its_table_changes(
     assert world.interleaved > 2, "history and live changes did not meet"
     (scan,) = scans_of(world.executor)
     by_store = engine is EngineChoice.STORE and store.capabilities.store_engine
-    assert (scan.engine is not None, scan.projection is not None) == (by_store, not by_store)
+    assert scan.engines is not None
+    made = scan.engines._in_store, scan.engines._projection  # pyright: ignore[reportPrivateUsage] - which were used
+    assert (made[0] is not None, made[1] is not None) == (by_store, not by_store)

@@ -139,7 +139,7 @@ class World:
         self.windowed = self.epoch
         few = self.random.random() < 0.5
         epochs = 0
-        while sum(len(held) for held in self.positions.values()) < 256 or not self._complete():
+        while not self.complete:
             epochs += 1
             assert epochs < EPOCHS_MAX, "the history does not end"
             self.run(permits=2 if few and self.random.random() < 0.8 else None)
@@ -151,8 +151,11 @@ class World:
             self.epoch += 1
             merge.run(Epoch(self.epoch), slice_seconds=0.0)
 
-    def _complete(self) -> bool:
-        return all(position.key is None for held in self.positions.values() for position in held.values())
+    @property
+    def complete(self) -> bool:
+        """Whether all history is read."""
+        known = [position for held in self.positions.values() for position in held.values()]
+        return len(known) == 256 and all(position.key is None for position in known)
 
     def follow(self) -> None:
         """Compute what changed since the last time."""

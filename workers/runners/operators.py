@@ -26,8 +26,7 @@ from workers.engines.operators import OperatorEngine, OperatorOutcome, OperatorT
 from workers.engines.port import ActorOutcome
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
-from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
-from workers.runners.upstream_scan import FEW
+from workers.runners.port import FEW, FragmentRunner, Phase, Place, RunningEpoch
 from workers.state_store.port import has_store_engine
 
 _NONE: Final[Sequence[ActorOutcome]] = ()

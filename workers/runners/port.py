@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Lock
-from typing import Protocol
+from typing import Final, Protocol
 
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
@@ -21,6 +21,10 @@ from service.protocol.report import WORK_MAX, FragmentReport, Work
 from workers.backfill.pace import epoch_seconds, share_of
 from workers.backfill.reading import Reading
 from workers.state_store.port import DmlWriter, SqlStore, VersionedStore
+
+
+FEW: Final = 1000
+"""A fragment runs beside others if it reads at most so many changes: starting a task costs more than their rows do."""
 
 
 @dataclass

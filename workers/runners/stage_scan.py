@@ -6,8 +6,8 @@ changes only after its history. In the database graph, a projection forwards cha
 has read. Next: `workers.engines.port`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -18,27 +18,20 @@ from service.protocol.ids import Epoch, JobId, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
 from service.protocol.report import FragmentReport
 from service.protocol.stage import Engine, Stage
-from service.protocol.stage_spark import engine_of, spark_reason
+from service.protocol.stage_spark import engine_of, spark_from, spark_reason
 from workers.backfill.actors import as_one
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
 from workers.connectors.kinds import SINKS
 from workers.connectors.port import SinkWriter
-from workers.engines.copiers import Copiers
 from workers.engines.failing_row import find_failing_row
-from workers.engines.group_merge import GroupMerge
-from workers.engines.port import ActorOutcome, ScanTask, StageTask, TaskEngine
-from workers.engines.spark import SparkProjection
-from workers.engines.stage_changes import SparkStageChanges
-from workers.engines.stage_parts import SparkPartEngine
-from workers.engines.stage_spark import SparkStageEngine
-from workers.engines.stages import StageEngine
-from workers.queries.stage_spark import used_columns
+from workers.engines.port import ActorOutcome, StageTask, TaskEngine
+from workers.engines.stage_engines import StageEngines
+from workers.runners.engine_turns import EngineTurns
 from workers.runners.failure import JobFailedError, find_nothing
-from workers.runners.port import FragmentRunner, Place, RunningEpoch
-from workers.runners.upstream_scan import UpstreamScan
-from workers.state_store.port import has_store_engine
+from workers.runners.history import HistoryScan
+from workers.runners.port import FEW, FragmentRunner, Phase, Place, RunningEpoch
 
 log = structlog.get_logger(__name__)
 _HANDED_OVER: Final = set[tuple[JobId, RelationId]]()
@@ -46,27 +39,31 @@ _HANDED_OVER: Final = set[tuple[JobId, RelationId]]()
 
 
 @dataclass(kw_only=True)
-class StageScan(UpstreamScan):
+class StageScan(HistoryScan):
     """One stage while it runs: a `FragmentRunner`."""
 
+    bound: BoundStage
+    spark: SparkSession
     own: frozenset[RelationId]
     """The relations that the job itself writes. They change in the epochs of its own graph."""
+    consumed: Epoch | None = None
+    """The epoch that a snapshot job had consumed when it joined the database graph. Its first epoch there reads the
+    rest.
+    """
     sink: SinkWriter | None = None
     """Takes the rows in place of the store."""
-    engine: StageEngine | None = None
-    """Made on first use, so that an idle view costs nothing."""
-    projection: SparkProjection | None = None
-    """Reads and follows in Spark, if each row is computed from one row."""
-    reader: SparkStageEngine | SparkPartEngine | None = None
-    """Reads the history if Spark does. It is closed when all history is read."""
-    follower: SparkStageChanges | None = None
-    """Follows the changes if Spark does."""
+    turns: EngineTurns = field(init=False)
+    engines: StageEngines | None = None
+    """Made in the first epoch that computes."""
     handed_over: bool = False
     """Whether Spark could not compute something, so that the store computes the rest."""
     merges: bool = False
     """Whether the groups of its target are merged after its history."""
-    merge: GroupMerge | None = None
-    """Made when all history is read."""
+    spark_reads: bool | None = None
+    """Whether there is enough history for Spark. Found out once in a generation."""
+
+    def __post_init__(self) -> None:
+        self.turns = EngineTurns(self.spark)
 
     @classmethod
     def join(
@@ -96,9 +93,29 @@ class StageScan(UpstreamScan):
         )
 
     @property
+    def place(self) -> Place:
+        """The place of its target, which has a higher id than everything it reads."""
+        return Phase.SCAN, self.target.id, self.state.id
+
+    @property
+    def reads(self) -> Collection[RelationId]:
+        """All inputs."""
+        return tuple(self.bound.relations)
+
+    @property
     def history_over(self) -> bool:
         """Whether all history is read and its groups are merged."""
-        return self.state.finished and (not self.merges or (self.merge is not None and self.merge.done))
+        return self.state.finished and (not self.merges or (self.engines is not None and self.engines.merged))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the history is over and no limit of 0 applies."""
+        return self.history_over and not self.state.held
+
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Whether its history is over, and little of what it reads has changed in this epoch."""
+        few = self._written(epoch) <= FEW
+        return self.history_over and not self._asks(epoch) and few
 
     def readers(self, *, paused: bool) -> int:
         """Return 1 if the scan may read history or merge groups, otherwise 0."""
@@ -108,17 +125,15 @@ class StageScan(UpstreamScan):
         return self.state.finished and not (self.history_over or paused or self.state.held)
 
     def replan(self) -> None:
-        """Discard the store's engine, which has a thread for each actor. The others take the actors of each epoch."""
-        if self.merge is None:
-            self.engine = None
+        """Discard what depends on the actors."""
+        if self.engines is not None:
+            self.engines.replan()
 
     def end(self) -> None:
         """Make a running engine fail soon, and run nothing any more."""
-        self.ended = True
-        if self.engine is not None:
-            self.engine.give_up()
-        self._close_reader()
-        self._close_follower()
+        self.turns.ended = True
+        if self.engines is not None:
+            self.engines.end()
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the stage's share of the rest of the interval."""
@@ -140,9 +155,12 @@ class StageScan(UpstreamScan):
                 changed=changed,
                 at={one: self._at(epoch, one) for one in windows},
             )
-            outcomes = self._advance(epoch, task)
-            if self.state.finished:
-                self._close_reader()
+            outcomes = self._compute(epoch, task)
+            self.advance(outcomes)
+            inserted, closed = sum(one.inserted for one in outcomes), sum(one.closed for one in outcomes)
+            epoch.wrote(self.target.id, inserted=inserted, ended=closed)
+            if self.state.finished and self.engines is not None:
+                self.engines.close_reader()
         if self._may_merge(paused=epoch.paused):
             self._merge(epoch)
         self.consumed = None
@@ -155,11 +173,9 @@ class StageScan(UpstreamScan):
         computing = False
         try:
             with epoch.spark_turn():
-                self._check_present()
-                engine = self._engine(epoch)
-                merge = self.merge or GroupMerge(engine.store, self.bound, engine.copiers)
-                self.merge, computing = merge, True
-                seconds = self.paces[Engine.STORE].slice_seconds(epoch.share_seconds())
+                self.turns.check_present()
+                merge, computing = self._engines(epoch).merge(len(self.state.actors)), True
+                seconds = self.turns.paces[Engine.STORE].slice_seconds(epoch.share_seconds())
                 inserted = merge.run(epoch.barrier.curr, slice_seconds=seconds)
         except Exception as error:
             raise self._blamed(error, computing=computing) from error
@@ -197,20 +213,75 @@ class StageScan(UpstreamScan):
             )
         )
 
+    def _asks(self, epoch: RunningEpoch) -> bool:
+        """Whether the store has to be asked what changed, because the span is not the one of the epoch's barrier."""
+        return self.job in epoch.readings or self.consumed is not None
+
+    def _written(self, epoch: RunningEpoch) -> int:
+        """Return how many versions of what it reads this epoch has made and ended."""
+        return sum(epoch.written[one] for one in self.reads)
+
+    def _engines(self, epoch: RunningEpoch) -> StageEngines:
+        if self.engines is None:
+            store = epoch.stores.versioned
+            self.engines = StageEngines(self.spark, store, self.bound, self.state.block_vnodes, self.sink)
+        return self.engines
+
+    def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
+        """Run an engine. What Spark cannot compute goes to the store, if there is one."""
+        try:
+            return self._ran(epoch, task)
+        except JobFailedError as error:
+            if not self._hands_over(error, epoch):
+                raise
+            log.warning("stage.handed_over", target=self.target.name, reason=error.reason)
+            if not self._writes_whole:
+                _HANDED_OVER.add((self.job, self.target.id))
+                error.hand_over()
+                raise
+            self.handed_over = True
+            self._engines(epoch).close_spark()
+            return self._ran(epoch, task)
+
+    def _ran(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
+        choose = partial(self._choose, epoch, task)
+        try:
+            return self.turns.run(epoch, task, choose, self, history_over=self.history_over)
+        except Exception as error:
+            finds = self.bound.stage.is_projection and spark_reason(self.bound.stage) is None
+            scan = self._engines(epoch).scan_task
+            find_key = partial(find_failing_row, self.spark, scan, task) if finds else find_nothing
+            raise self._blamed(error, computing=self.turns.computing, find_key=find_key) from error
+
     def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine]:
         name = self._chosen(epoch)
-        if self.bound.stage.is_projection:
-            return name, self._engine(epoch) if name is Engine.STORE else self._projection(epoch)
         # Spark reads the parts of whole vnodes, and the store as many rows as a limit allows.
-        limited = self.bound.stage.partition is not None and any(actor.permits for actor in task.actors)
-        if name is Engine.STORE or limited:
-            return Engine.STORE, self._engine(epoch)
-        return name, _Following(self, epoch) if self.state.finished else self._reader(epoch)
+        if self.bound.stage.partition is not None and any(actor.permits for actor in task.actors):
+            name = Engine.STORE
+        return name, self._engines(epoch).of(name, task, history_read=self.state.finished)
 
-    def _failed(self, error: Exception, epoch: RunningEpoch, task: StageTask, *, computing: bool) -> JobFailedError:
-        finds = self.bound.stage.is_projection and spark_reason(self.bound.stage) is None
-        find_key = partial(find_failing_row, self.spark, self._scan_task(epoch), task) if finds else find_nothing
-        return self._blamed(error, computing=computing, find_key=find_key)
+    def _chosen(self, epoch: RunningEpoch) -> Engine:
+        """Return the engine of this epoch."""
+        if self.handed_over:
+            return Engine.STORE
+        # The store writes into its own tables only.
+        store_engine = epoch.stores.versioned.capabilities.store_engine and self.sink is None
+        name, _ = engine_of(self.bound.stage, store_engine=store_engine)
+        return name or self._by_rows(epoch)
+
+    def _by_rows(self, epoch: RunningEpoch) -> Engine:
+        """Choose the engine by the rows of the history that is read, or of the changes of this epoch."""
+        cluster = not str(self.spark.sparkContext.master).startswith("local")
+        if self.history_over:
+            # Spark would first read what it looks up. Changes of the log, which have come in other epochs, are not
+            # counted.
+            known = self.bound.stage.is_alone and not self._asks(epoch)
+            rows = spark_from(epoch.barrier.scans.spark_changes_rows, cluster=cluster)
+            return Engine.SPARK if known and self._written(epoch) >= rows else Engine.STORE
+        if self.spark_reads is None:
+            rows, driver = spark_from(epoch.barrier.scans.spark_history_rows, cluster=cluster), self.bound.upstream
+            self.spark_reads = epoch.stores.versioned.has_rows(driver, rows, at=self._at(epoch, driver.id))
+        return Engine.SPARK if self.spark_reads else Engine.STORE
 
     def _blamed(
         self, error: Exception, *, computing: bool, find_key: Callable[[float], str | None] = find_nothing
@@ -223,22 +294,6 @@ class StageScan(UpstreamScan):
             find_key=find_key,
             computing=computing,
         )
-
-    def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
-        try:
-            return super()._compute(epoch, task)
-        except JobFailedError as error:
-            if not self._hands_over(error, epoch):
-                raise
-            log.warning("stage.handed_over", target=self.target.name, reason=error.reason)
-            if not self._writes_whole:
-                _HANDED_OVER.add((self.job, self.target.id))
-                error.hand_over()
-                raise
-            self.handed_over = True
-            self._close_reader()
-            self._close_follower()
-            return super()._compute(epoch, task)
 
     def _hands_over(self, error: JobFailedError, epoch: RunningEpoch) -> bool:
         """Whether the store computes what Spark could not, such as a number of more than 38 digits.
@@ -264,72 +319,25 @@ class StageScan(UpstreamScan):
             or (self.state.finished and not stage.is_projection)
         )
 
-    def _chosen(self, epoch: RunningEpoch) -> Engine:
-        """Return the engine of this epoch."""
-        if self.handed_over:
-            return Engine.STORE
-        # The store writes into its own tables only.
-        store_engine = epoch.stores.versioned.capabilities.store_engine and self.sink is None
-        name, _ = engine_of(self.bound.stage, store_engine=store_engine)
-        driver = self.bound.upstream
-        return name or self._by_rows(epoch, driver, self._at(epoch, driver.id))
-
-    def _scan_task(self, epoch: RunningEpoch) -> ScanTask:
-        driver = used_columns(self.bound, [self.bound.stage.driver.alias])
-        return ScanTask(epoch.stores.versioned, self.bound, driver, self.state.block_vnodes, self.sink)
-
-    def _projection(self, epoch: RunningEpoch) -> TaskEngine:
-        if self.projection is None:
-            self.projection = SparkProjection(self.spark, self._scan_task(epoch))
-        return self.projection
-
-    def _engine(self, epoch: RunningEpoch) -> StageEngine:
-        store = epoch.stores.versioned
-        assert has_store_engine(store), "the table format computes no stages"
-        if self.engine is None:
-            at_once = min(len(self.state.actors), self.spark.sparkContext.defaultParallelism)
-            self.engine = StageEngine(
-                store, self.bound, Copiers(f"stage-{self.target.id}", at_once), self.state.block_vnodes
-            )
-        return self.engine
-
-    def _reader(self, epoch: RunningEpoch) -> SparkStageEngine | SparkPartEngine:
-        store = epoch.stores.versioned
-        if self.reader is None:
-            self.reader = (
-                SparkStageEngine(self.spark, store, self.bound, self.state.block_vnodes)
-                if self.bound.stage.partition is None
-                else SparkPartEngine(self.spark, store, self.bound)
-            )
-        return self.reader
-
-    def follow(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
-        """Follow the changes of an epoch in Spark, or in the store while Spark still reads the other inputs."""
-        if self.follower is None:
-            self.follower = SparkStageChanges(self.spark, epoch.stores.versioned, self.bound)
-        found = self.follower.run(task)
-        return self._engine(epoch).run(task) if found is None else found
-
-    def _close_follower(self) -> None:
-        follower, self.follower = self.follower, None
-        if follower is not None:
-            follower.close()
-
-    def _close_reader(self) -> None:
-        reader, self.reader = self.reader, None
-        if reader is not None:
-            reader.close()
-
-
-@dataclass(frozen=True)
-class _Following:
-    """Spark's engine of changes, as one epoch of a scan sees it."""
-
-    scan: StageScan
-    epoch: RunningEpoch
-
-    def run(self, task: StageTask) -> Sequence[ActorOutcome]:
-        return self.scan.follow(self.epoch, task)
+    def _report(
+        self, epoch: RunningEpoch, outcomes: Sequence[ActorOutcome], *, finishing: bool, held_up: bool
+    ) -> Sequence[FragmentReport]:
+        epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
+        by_actor = {outcome.actor: outcome for outcome in outcomes}
+        reports = self.reports(
+            by_actor,
+            finishing=finishing,
+            held_up=held_up,
+            forwarded=lambda actor: by_actor[actor].upstream_rows if actor in by_actor else 0,
+        )
+        counted, self.turns.counted = self.turns.counted, {}
+        if not counted:
+            return reports
+        first, *others = reports
+        return (
+            first.model_copy(update=counted),
+            *(one.model_copy(update={"engine": counted["engine"]}) for one in others),
+        )
 
 
 def _merges(job: JobPlan, fragment: TableScanPlan) -> bool:

@@ -17,10 +17,10 @@ from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions
 from workers.backfill.scan import ActorState, ScanState
 from workers.engines.port import ActorOutcome, StageTask
+from workers.engines.stage_engines import StageEngines
 from workers.engines.stages import StageEngine
-from workers.runners.port import RunningEpoch, Stores
+from workers.runners.port import FEW, RunningEpoch, Stores
 from workers.runners.stage_scan import StageScan
-from workers.runners.upstream_scan import FEW
 
 NOTHING = cast("Any", None)
 
@@ -42,8 +42,10 @@ class Watched(StageScan):
     tasks: list[StageTask] = field(default_factory=list[StageTask])
 
     @override
-    def _engine(self, epoch: RunningEpoch) -> StageEngine:
-        return cast("StageEngine", Counting(self.tasks))
+    def _engines(self, epoch: RunningEpoch) -> StageEngines:
+        engines = super()._engines(epoch)
+        engines._in_store = cast("StageEngine", Counting(self.tasks))  # pyright: ignore[reportPrivateUsage]
+        return engines
 
 
 @dataclass

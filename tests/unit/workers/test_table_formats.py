@@ -22,6 +22,7 @@ from tests.support.projections import projection
 from tests.support.real_arrangement import target_of
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
+from workers.engines.stage_engines import StageEngines
 from workers.engines.stages import StageEngine
 from workers.runners.dml import run_statements
 from workers.runners.port import RunningEpoch, Stores
@@ -51,6 +52,23 @@ class Nothing:
         return [ActorOutcome(actor, (), 0, 1, 0, 0, 0, 0.0, used_slice=False) for actor in range(len(task.actors))]
 
 
+@dataclass
+class Told(StageEngines):
+    """Engines that say that they are made."""
+
+    made: list[tuple[Engine, int]] = field(default_factory=list[tuple[Engine, int]])
+
+    @override
+    def in_store(self, actors: int) -> StageEngine:
+        self.made.append((Engine.STORE, self.block_vnodes))
+        return cast("StageEngine", Nothing())
+
+    @override
+    def projecting(self) -> TaskEngine:
+        self.made.append((Engine.SPARK, self.scan_task.page_vnodes))
+        return Nothing()
+
+
 @dataclass(kw_only=True)
 class Watched(StageScan):
     """A scan that computes nothing, and keeps what would compute."""
@@ -58,14 +76,8 @@ class Watched(StageScan):
     made: list[tuple[Engine, int]] = field(default_factory=list[tuple[Engine, int]])
 
     @override
-    def _engine(self, epoch: RunningEpoch) -> StageEngine:
-        self.made.append((Engine.STORE, self.state.block_vnodes))
-        return cast("StageEngine", Nothing())
-
-    @override
-    def _projection(self, epoch: RunningEpoch) -> TaskEngine:
-        self.made.append((Engine.SPARK, self._scan_task(epoch).page_vnodes))
-        return Nothing()
+    def _engines(self, epoch: RunningEpoch) -> StageEngines:
+        return Told(self.spark, epoch.stores.versioned, self.bound, self.state.block_vnodes, made=self.made)
 
 
 def epoch_of(capabilities: Capabilities, statements: Sequence[Delete] = ()) -> RunningEpoch:

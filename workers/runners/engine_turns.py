@@ -1,0 +1,94 @@
+"""Run a stage's engines: their turns at Spark, their slices by the pace of each, and the budget of its changes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from service.protocol.ids import DATABASE_GRAPH
+from service.protocol.stage import Engine
+from workers.backfill.cost import CostBudget
+from workers.backfill.pace import COPYING, Pace
+from workers.engines.port import ActorOutcome, StageTask, TaskEngine
+from workers.runners.history import HistoryScan
+from workers.runners.port import RunningEpoch
+from workers.spark.bounded import bounded_jobs, jobs_begun
+
+SPARK_SLICE_SECONDS: Final = 1.5
+"""In a graph of its own a job of Spark reads for so long at least, however short the interval is: its start and its end
+take about as long.
+"""
+SPARK_SECONDS_MIN: Final = 10.0
+"""Changes may take so long in Spark in any case: the first jobs of a JVM are slow, whatever they compute."""
+
+
+@dataclass
+class EngineTurns:
+    """The runs of a stage's engines in one generation."""
+
+    spark: SparkSession
+    paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
+    """One pace per engine, because a job in the store starts and ends faster than one in Spark."""
+    counted: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The engine of the last task and its jobs, as a report has them."""
+    cost: CostBudget | None = None
+    """The budget of the changes. Made on first use."""
+    ended: bool = False
+    computing: bool = False
+    """Whether the last run failed while an engine computed."""
+
+    def run(
+        self,
+        epoch: RunningEpoch,
+        task: StageTask,
+        choose: Callable[[], tuple[Engine, TaskEngine]],
+        scan: HistoryScan,
+        *,
+        history_over: bool,
+    ) -> Sequence[ActorOutcome]:
+        """Run one epoch by the engine that is chosen in its turn. Raises the errors of the store and of Spark."""
+        self.computing = False
+        with self.turn(epoch):
+            # The clock starts here, so that a long wait for the turn shortens the slice.
+            began = epoch.clock()
+            name, engine = choose()
+            allowed = self._allowed(epoch, name) if history_over else None
+            seconds = self.paces[name].slice_seconds(epoch.share_seconds())
+            if name is Engine.SPARK and epoch.barrier.graph != DATABASE_GRAPH:
+                seconds = max(seconds, SPARK_SLICE_SECONDS)
+            task = task.model_copy(update={"slice_seconds": seconds, "allowed_seconds": allowed})
+            # Checked here, because a call of `end` from now on finds the engine.
+            self.check_present()
+            self.computing = True
+            limit = epoch.stores.stage_timeout_ms
+            before = jobs_begun(self.spark) if name is Engine.SPARK else 0
+            with bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None):
+                outcomes = engine.run(task)
+            # A job of another graph that ran meanwhile is counted for both.
+            jobs = jobs_begun(self.spark) - before if name is Engine.SPARK else 1
+            self.counted = {"engine": name, "jobs": jobs}
+        job_seconds = epoch.clock() - began
+        if self.cost is not None:
+            self.cost = self.cost.charged(job_seconds, epoch.clock())
+        self.paces[name] = scan.measure(outcomes, self.paces[name], slice_seconds=seconds, job_seconds=job_seconds)
+        return outcomes
+
+    def turn(self, epoch: RunningEpoch) -> AbstractContextManager[None]:
+        """Return the context in which an engine runs.
+
+        A created job in a graph of its own may compute for long, and others have their turns meanwhile.
+        """
+        return nullcontext() if epoch.barrier.follows else epoch.spark_turn()
+
+    def check_present(self) -> None:
+        """Raise InterruptedError if the generation is over."""
+        if self.ended:
+            raise InterruptedError("the generation is over")
+
+    def _allowed(self, epoch: RunningEpoch, engine: Engine) -> float | None:
+        """Return how long the changes of this epoch may take. History is bound by its slice."""
+        self.cost = self.cost or CostBudget(epoch.stores.stage_timeout_ms / 1000)
+        allowed = self.cost.allowed(epoch.clock())
+        return allowed if allowed is None or engine is Engine.STORE else max(allowed, SPARK_SECONDS_MIN)
