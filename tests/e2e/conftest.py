@@ -20,6 +20,14 @@ def service(live_service: Service, request: pytest.FixtureRequest) -> Iterator[S
     live_service.reset()
 
 
+@pytest.fixture
+def killable(service: Service) -> Iterator[Service]:
+    """The shared service: it runs again afterwards, whatever becomes of the test."""
+    yield service
+    if service.process is not None and service.process.poll() is not None:
+        service.restart()
+
+
 def session_of(request: pytest.FixtureRequest) -> Mapping[str, str]:
     """Return the session of a test: tests marked `arrangement` are about jobs created in the database graph."""
     return ARRANGEMENT if request.node.get_closest_marker("arrangement") else {}

@@ -1,7 +1,5 @@
 """A call that is repeated after its service died gets the outcome of the first one, or runs; never twice (I3)."""
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 
@@ -13,14 +11,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 KEY = {"Idempotency-Key": "ledger"}
 INSERT = {"sql": "INSERT INTO ledger VALUES (1), (2)"}
 WAITING = "select from tidefill.statement where finished_at is null"
-
-
-@pytest.fixture
-def killable(service: Service) -> Iterator[Service]:
-    """The shared service: it runs again afterwards, whatever becomes of the test."""
-    yield service
-    if service.process is not None and service.process.poll() is not None:
-        service.restart()
 
 
 def test_a_statement_that_was_accepted_before_the_kill_runs_once(killable: Service) -> None:

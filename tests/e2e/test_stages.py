@@ -7,45 +7,38 @@ epochs each view equals its query (I1, I12), whatever was killed (I3). A cancell
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import pytest
 
-from tests.support.followed import Benchmark, Followed, followed_through_kills, nexmark_of, tpch_at
-from tests.support.service import Service, data_directory, running
+from tests.support.followed import KILLS, Benchmark, Followed, Kill, followed_through_kills, nexmark_of, tpch_at
+from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 SCALE = float(os.environ.get("TPCH_SCALE", "0.0005"))
 BIDS = int(os.environ.get("NEXMARK_BIDS", "400"))
 ENGINE = os.environ.get("STAGE_ENGINE", "auto")
 
 
-@pytest.fixture(scope="module")
-def benchmark() -> Iterator[Service]:
-    """A service for the tables of both benchmarks."""
-    with data_directory() as directory, running(Service(directory, {})) as service:
-        yield service
-
-
 @pytest.mark.parametrize(
-    "queries",
+    ("queries", "kills"),
     [
-        pytest.param(tpch_at(SCALE), id="tpch", marks=pytest.mark.soak),
-        pytest.param(nexmark_of(BIDS), id="nexmark", marks=pytest.mark.soak),
-        pytest.param(nexmark_of(BIDS, share=6), id="nexmark-sixth"),
+        pytest.param(tpch_at(SCALE), KILLS, id="tpch", marks=pytest.mark.soak),
+        pytest.param(nexmark_of(BIDS), KILLS, id="nexmark", marks=pytest.mark.soak),
+        pytest.param(nexmark_of(BIDS, share=6), KILLS[-1:], id="nexmark-sixth"),
     ],
 )
-def test_i1_i3_i12_all_queries_are_followed_through_kills(benchmark: Service, queries: Benchmark) -> None:
-    followed = Followed(benchmark, queries, ENGINE)
+def test_i1_i3_i12_all_queries_are_followed_through_kills(
+    killable: Service, queries: Benchmark, kills: Sequence[Kill]
+) -> None:
+    followed = Followed(killable, queries, ENGINE)
     followed.prepare()
-    followed_through_kills(followed)
-    benchmark.reset()
+    followed_through_kills(followed, kills)
 
 
-def test_i9_a_cancelled_view_of_stages_leaves_nothing(benchmark: Service) -> None:
-    service = benchmark
+def test_i9_a_cancelled_view_of_stages_leaves_nothing(service: Service) -> None:
     service.run("CREATE TABLE facts (id bigint PRIMARY KEY, k bigint)")
     service.run("CREATE TABLE dimensions (id bigint PRIMARY KEY, k bigint)")
     for table in ("facts", "dimensions"):

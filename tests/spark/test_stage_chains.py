@@ -12,7 +12,7 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, state_table
 from service.protocol.request import Verified, Verify, VerifyStage
 from service.protocol.stage_spark import spark_reason, verify_reason
-from tests.support.sampling import SHARE, sampled
+from tests.support.sampling import LATER, chosen
 from tests.support.spark import InSpark
 from tests.support.stage_chains import GENERATION, Chain, Chains
 from tests.support.stage_world import Made
@@ -141,7 +141,11 @@ def verified(spark: SparkSession, chains: Chains, chain: Chain) -> Verified:
     return verify(spark, store, request, parallelism=2)
 
 
-@pytest.mark.parametrize("query", [*sampled(QUERIES, 2 * SHARE), *sampled(PARTS)])
+IN_EVERY_RUN: Final = (QUERIES[0], QUERIES[4], PARTS[0])
+"""A left join and parts with every type, and rows with and without a match. `test_stage_numbers` has sums."""
+
+
+@pytest.mark.parametrize("query", chosen((*QUERIES, *PARTS), IN_EVERY_RUN))
 async def test_i12_both_engines_and_the_query_agree(
     chains: Chains, spark: SparkSession, in_spark: Made, query: str
 ) -> None:
@@ -160,7 +164,13 @@ async def test_i12_both_engines_and_the_query_agree(
     assert (found.equal, found.rows) == (True, found.expected_rows), found
 
 
-@pytest.mark.parametrize("spoil", ["delete from {} where ctid = (select min(ctid) from {})", "update {} set c = c + 1"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "delete from {} where ctid = (select min(ctid) from {})",
+        pytest.param("update {} set c = c + 1", marks=LATER),
+    ],
+)
 async def test_a_difference_is_named(chains: Chains, spark: SparkSession, spoil: str) -> None:
     chain = await chains.add("select r.t, count(*) as c from l join r on l.ok = r.ok group by r.t")
     assert verified(spark, chains, chain).equal

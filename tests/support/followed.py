@@ -14,6 +14,8 @@ from tests.support import nexmark, queries_nexmark, queries_tpch, tpch
 from tests.support.service import ARRANGEMENT, ProblemError, Service
 from tests.support.waiting import Repeating, until
 
+Kill = Callable[[Service], object]
+KILLS: Final[Sequence[Kill]] = (Service.kill_worker, Service.kill_jvm, Service.kill)
 BACKGROUND: Final = {"background_ddl": "true"}
 _REFUSED: Final = "only the state store can compute a stage of this view"
 
@@ -125,14 +127,14 @@ class Followed:
         wanted = self.done + more
         until(lambda: changes.error or self.done >= wanted, what=lambda: f"{self.done} of {wanted} statements")
 
-    def kill_each(self, changes: Repeating) -> None:
-        """Kill the worker, its JVM and the service, with some changes before each kill."""
+    def kill_each(self, changes: Repeating, kills: Sequence[Kill] = KILLS) -> None:
+        """Kill one after another, with some changes before each kill."""
         service = self.service
-        for kill in (service.kill_worker, service.kill_jvm, service.kill):
+        for kill in kills:
             self.until_changed(changes, 4)
             generation = service.graph()["generation"]
-            kill()
-            if kill == service.kill:
+            kill(service)
+            if kill is Service.kill:
                 service.wait_killed()
                 service.restart()
             service.wait_ready()
@@ -153,7 +155,7 @@ class Followed:
         return self.service.post(f"/v1/jobs/{self.service.job(name)}/verify")
 
 
-def followed_through_kills(followed: Followed) -> None:
+def followed_through_kills(followed: Followed, kills: Sequence[Kill] = KILLS) -> None:
     """Create half of the views before and half after the rows, kill while rows change, and compare each view (I1, I3,
     I12).
     """
@@ -164,7 +166,7 @@ def followed_through_kills(followed: Followed) -> None:
     followed.assert_equal(early)
     with followed.changing(1) as changes:
         followed.create(late)
-        followed.kill_each(changes)
+        followed.kill_each(changes, kills)
         followed.until_created(late)
         followed.until_changed(changes, 20)
     followed.assert_equal(list(followed.benchmark.queries))

@@ -1,6 +1,6 @@
 """Of what there is many of a kind: a part runs in `make test`, and the rest is marked `soak`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import pytest
@@ -17,6 +17,11 @@ def sampled(cases: Iterable[Any], share: int = SHARE) -> list[Any]:
     """
     values = (case if isinstance(case, tuple) else (case,) for case in cases)
     return [pytest.param(*case, marks=LATER if place % share else ()) for place, case in enumerate(values)]
+
+
+def chosen(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
+    """Return the cases for `parametrize`: all but those that are kept are marked `soak`."""
+    return [pytest.param(case, marks=() if case in kept else LATER) for case in cases]
 
 
 def in_turn(cases: Iterable[Any], ways: Sequence[Any]) -> list[Any]:
