@@ -17,6 +17,7 @@ def test_c1_s4_a_table_with_a_system_columns_name_stops_nobody(service: Service,
                 service.run(f"CREATE TABLE t (id bigint PRIMARY KEY, {name} text)")
 
 
+@pytest.mark.soak
 def test_c1_a_view_with_a_system_columns_name_stops_nobody(service: Service, bystander: Bystander) -> None:
     service.run("CREATE TABLE a (id bigint PRIMARY KEY)")
     with bystander.unharmed(), pytest.raises(ProblemError, match="xmin"):

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 SEEDS = (range(1, 2), pytest.param(range(2, 7), marks=pytest.mark.soak))
 """50 cases in `make test`, and 250 more in `make soak`."""
-READ_BY_BOTH = {CASES // 5: 2, CASES // 2: 5}
+READ_BY_BOTH = {CASES // 10: 2, CASES // 2: 5}
 """How many queries of a world both engines read, and how many of them Spark computes and have rows, at least."""
 
 
@@ -45,7 +45,7 @@ def test_i1_i12_views_hold_what_their_queries_answer(postgres_url: str, seeds: S
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("cases", [CASES // 5, pytest.param(CASES // 2, marks=LATER)])
+@pytest.mark.parametrize("cases", [CASES // 10, pytest.param(CASES // 2, marks=LATER)])
 def test_i12_both_engines_read_the_same_history(postgres_url: str, spark: "SparkSession", cases: int) -> None:
     world = drawn(1, cases, narrow=True)
     done = asyncio.run(read_by_both(postgres_url, world, partial(InSpark, spark)))
