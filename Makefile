@@ -69,8 +69,9 @@ DURATIONS := .cache/durations
 WHOLE := tests/e2e tests/attacks
 PARTS := --ignore=tests/e2e --ignore=tests/attacks --ignore=tests/soak tests
 
-# Whole processes are waited for much of the time, so everything else takes what processors they leave. What runs beside the processes that share a service is shown after them, and what took longest at the end. The tests
-# of databases need no JVM, so they begin before its classes are laid out.
+# Whole processes are waited for much of the time, so everything else takes what processors they leave. What runs beside
+# the processes that share a service is shown after them, and what took longest at the end. The tests of databases need no
+# JVM, so they begin before its classes are laid out.
 test: $(STAMP) ## Everything but the long runs and the cluster
 	@$(MAKE) --no-print-directory style
 	@rm -rf $(DURATIONS); logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
