@@ -9,7 +9,7 @@ from tests.support.service import Service
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-ROWS = 200_000
+ROWS = 120_000
 VIEWS: Mapping[str, str] = {
     "projected": "SELECT id, amount FROM orders",
     "computed": "SELECT id, amount * 2 AS twice FROM orders WHERE customer <> 3",
@@ -49,7 +49,7 @@ def verified(service: Service) -> None:
 
 
 def test_spark_reads_the_history_of_every_kind_of_view(service: Service) -> None:
-    """I1, I12: with the defaults, of 200,000 rows. The state store follows the few changes of an epoch."""
+    """I1, I12: with the defaults, of 120,000 rows. The state store follows the few changes of an epoch."""
     filled(service, ROWS)
     for view, query in VIEWS.items():
         service.run(f"CREATE MATERIALIZED VIEW {view} AS {query}")
