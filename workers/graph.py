@@ -82,12 +82,14 @@ class GraphExecutor:
         self._mutate(barrier)
         epoch = self._epoch(barrier, began)
         told = run_statements(epoch) if barrier.statements else ()
+        scans_began = self.clock()
         try:
             reports = run_all(self.runners, epoch, None if self.alone or self.threads is None else self.threads.map)
         except JobFailedError as error:
             self.explained = error.deterministic
             self._find_rows(error, barrier)
             raise
+        epoch.stores.costs.settle(self.clock() - scans_began, self.clock())
         if epoch.changed and self.alone:
             self.alone -= 1
         consumed = self._replayed(epoch)

@@ -1,16 +1,23 @@
-"""How long the changes of one scan may hold up everybody else (I13). Pure.
+"""How long the changes of views may hold up everybody else (I13). Pure.
 
 The seconds of an epoch beyond a moment come out of a bucket, and a part of all time flows back into it. So one long
-epoch is borne, and several in succession are not.
+epoch is borne, and several in succession are not. Each scan has a bucket, and all scans of a graph share one more.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Final
+
+from service.protocol.ids import JobId
 
 FREE_SECONDS: Final = 2.0
 """An epoch that takes no longer is free: others wait for so long without noticing."""
 REFILL: Final = 0.2
 """The part of the time that flows back."""
+SMALL_SECONDS: Final = 0.25
+"""A view that takes less of an epoch is never over: what many such views take is the size of the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +39,42 @@ class CostBudget:
 
     def _spent(self, now: float) -> float:
         return max(0.0, self.spent - REFILL * (now - self.since))
+
+
+@dataclass
+class SharedCosts:
+    """What the changes of all views take together, while each of them is within its own budget."""
+
+    together: CostBudget = CostBudget(0)
+    over: Collection[JobId] = ()
+    """The dearest views from when the shared bucket is empty until it is half full: everybody waits for them most."""
+    _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
+    _spent: Counter[JobId] = field(default_factory=Counter[JobId])
+    _epochs: int = 0
+    """How many long epochs `_spent` is the sum of: those since the bucket was full."""
+    _lock: Lock = field(default_factory=Lock)
+
+    def took(self, job: JobId, milliseconds: int) -> None:
+        """Record what the changes of a job took in this epoch. Scans that run beside each other call it."""
+        with self._lock:
+            self._epoch[job] += milliseconds
+
+    def settle(self, waited: float, now: float) -> None:
+        """End an epoch, in which everybody waited for so many seconds for the scans."""
+        seconds = min(waited, self._epoch.total() / 1000, self.together.limit)
+        self.together = self.together.charged(seconds, now)
+        if not self.together.spent:
+            self._spent.clear()
+            self._epochs = 0
+        elif seconds > FREE_SECONDS:
+            self._spent.update(self._epoch)
+            self._epochs += 1
+        self._epoch.clear()
+        if 0 < self.together.limit <= self.together.spent:
+            self.over = self._dearest()
+        elif self.together.spent < self.together.limit / 2:
+            self.over = ()
+
+    def _dearest(self) -> Collection[JobId]:
+        least = max(max(self._spent.values(), default=0) / 2, SMALL_SECONDS * 1000 * self._epochs)
+        return frozenset(job for job, spent in self._spent.items() if spent >= least)

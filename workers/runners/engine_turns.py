@@ -54,7 +54,7 @@ class EngineTurns:
             # The clock starts here, so that a long wait for the turn shortens the slice.
             began = epoch.clock()
             name, engine = choose()
-            allowed = self._allowed(epoch, name) if history_over else None
+            allowed = self._allowed(epoch, name, scan) if history_over else None
             seconds = self.paces[name].slice_seconds(epoch.share_seconds())
             if name is Engine.SPARK and epoch.barrier.graph != DATABASE_GRAPH:
                 seconds = max(seconds, SPARK_SLICE_SECONDS)
@@ -72,6 +72,7 @@ class EngineTurns:
         job_seconds = epoch.clock() - began
         if self.cost is not None:
             self.cost = self.cost.charged(job_seconds, epoch.clock())
+            epoch.stores.costs.took(scan.job, round(job_seconds * 1000))
         self.paces[name] = scan.measure(outcomes, self.paces[name], slice_seconds=seconds, job_seconds=job_seconds)
         return outcomes
 
@@ -87,8 +88,9 @@ class EngineTurns:
         if self.ended:
             raise InterruptedError("the generation is over")
 
-    def _allowed(self, epoch: RunningEpoch, engine: Engine) -> float | None:
+    def _allowed(self, epoch: RunningEpoch, engine: Engine, scan: HistoryScan) -> float | None:
         """Return how long the changes of this epoch may take. History is bound by its slice."""
-        self.cost = self.cost or CostBudget(epoch.stores.stage_timeout_ms / 1000)
+        epoch.stores.check_cost(scan.job)
+        self.cost = self.cost or epoch.stores.budget()
         allowed = self.cost.allowed(epoch.clock())
         return allowed if allowed is None or engine is Engine.STORE else max(allowed, SPARK_SECONDS_MIN)

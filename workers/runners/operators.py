@@ -158,7 +158,7 @@ class Operator:
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch: the history that may be read now, and the changes of what was read before."""
         if self.finished:
-            self.cost = self.cost or CostBudget(epoch.stores.stage_timeout_ms / 1000)
+            self.cost = self.cost or epoch.stores.budget()
         began, task = epoch.clock(), self._task(epoch)
         finished = {fragment: scan.state.finished for fragment, scan in self.scans.items()}
         reads = [actor.permits != 0 for scan in task.scans.values() for actor in scan.actors]
@@ -170,6 +170,7 @@ class Operator:
             seconds = epoch.clock() - began
             if self.cost is not None:
                 self.cost = self.cost.charged(seconds, epoch.clock())
+                epoch.stores.costs.took(self.job, round(seconds * 1000))
             self.pace.measured(seconds=seconds, slice_seconds=share)
             epoch.timings_ms[f"job_{self.fragment}"] = seconds * 1000
             if any(reads):
@@ -202,6 +203,8 @@ class Operator:
     def _compute(self, epoch: RunningEpoch, task: OperatorTask) -> OperatorOutcome:
         computing = False
         try:
+            if self.cost is not None:
+                epoch.stores.check_cost(self.job)
             with epoch.spark_turn():
                 engine = self._engine(epoch)
                 # Checked here, because a call of `end` from now on finds the engine.

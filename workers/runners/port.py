@@ -18,9 +18,10 @@ from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan
 from service.protocol.report import WORK_MAX, FragmentReport, Work
+from workers.backfill.cost import CostBudget, SharedCosts
 from workers.backfill.pace import epoch_seconds, share_of
 from workers.backfill.reading import Reading
-from workers.state_store.port import DmlWriter, SqlStore, VersionedStore
+from workers.state_store.port import DmlWriter, SqlStore, TooSlowError, VersionedStore
 
 
 FEW: Final = 1000
@@ -37,7 +38,20 @@ class Stores:
     sql: SqlStore | None = None
     """None for a format that stores no table that is filled from a source."""
     stage_timeout_ms: int = 0
-    """How long the changes of a scan may take; 0 is no limit."""
+    """How long the changes of a scan may take, and those of all scans; 0 is no limit."""
+    costs: SharedCosts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.costs = SharedCosts(self.budget())
+
+    def budget(self) -> CostBudget:
+        """Return a bucket out of which nothing was spent."""
+        return CostBudget(self.stage_timeout_ms / 1000)
+
+    def check_cost(self, job: JobId) -> None:
+        """Raise TooSlowError if a job's changes take the most of what all take together, and that is too much."""
+        if job in self.costs.over:
+            raise TooSlowError(self.stage_timeout_ms, together=True)
 
     @property
     def by_sql(self) -> SqlStore:

@@ -114,9 +114,10 @@ class VersionedStore(Protocol):
 class TooSlowError(Exception):
     """The changes of a stage took longer than others may be made to wait for them."""
 
-    def __init__(self, limit_ms: int) -> None:
+    def __init__(self, limit_ms: int, *, together: bool = False) -> None:
+        whose = "its changes and those of other views together" if together else "its changes"
         super().__init__(
-            f"its changes took longer than stage_timeout_ms ({limit_ms}) allows, and the statements of others waited"
+            f"{whose} took longer than stage_timeout_ms ({limit_ms}) allows, and the statements of others waited"
             " for them"
         )
 

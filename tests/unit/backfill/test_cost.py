@@ -2,7 +2,8 @@
 
 import pytest
 
-from workers.backfill.cost import FREE_SECONDS, CostBudget
+from service.protocol.ids import JobId
+from workers.backfill.cost import FREE_SECONDS, CostBudget, SharedCosts
 
 
 def lived(limit: float, seconds: float, *, pause: float, epochs: int = 1000) -> int | None:
@@ -34,3 +35,40 @@ def test_n5_one_long_epoch_is_borne_and_one_after_another_is_not(
     limit: float, seconds: float, pause: float, last: int | None
 ) -> None:
     assert lived(limit, seconds, pause=pause) == last
+
+
+def shared(took: dict[int, float], *, epochs: int, waited: float | None = None, pause: float = 0.0) -> set[int]:
+    """Return the views that are over after so many epochs, in each of which their changes took so long."""
+    costs, now = SharedCosts(CostBudget(30)), 0.0
+    for _ in range(epochs):
+        for job, seconds in took.items():
+            costs.took(JobId(job), round(seconds * 1000))
+        seconds = sum(took.values()) if waited is None else waited
+        now += seconds
+        costs.settle(seconds, now)
+        for _ in range(3):
+            now += 1 + pause / 3
+            costs.settle(0.01, now)
+    return set(costs.over)
+
+
+@pytest.mark.parametrize(
+    ("took", "epochs", "over"),
+    [
+        (dict.fromkeys(range(8), 1.9), 2, set()),
+        (dict.fromkeys(range(8), 1.9), 3, set(range(8))),
+        ({**dict.fromkeys(range(8), 1.9), 8: 0.3, 9: 0.01}, 3, set(range(8))),
+        ({1: 1.9}, 1000, set()),
+        (dict.fromkeys(range(100), 0.2), 1000, set()),
+    ],
+)
+def test_a1_views_that_take_too_long_together_are_over_the_dearest_first(
+    took: dict[int, float], epochs: int, over: set[int]
+) -> None:
+    assert shared(took, epochs=epochs) == over
+
+
+def test_a1_long_epochs_with_pauses_are_borne_and_what_runs_beside_is_counted_once() -> None:
+    dear = dict.fromkeys(range(8), 1.9)
+    assert shared(dear, epochs=1000, pause=60) == set()
+    assert shared(dear, epochs=1000, waited=2.0) == set()
