@@ -19,7 +19,7 @@ from service.serving.sessions import END_MS
 
 _QUEUE_FULL: Final = 0.01
 """The used share of the server's queue of notifications from which sessions are ended that hold it back."""
-_HOLD: Final = "select from pg_roles, pg_auth_members, pg_database limit 0"
+_HOLD: Final = "select from pg_roles, pg_auth_members, pg_database, pg_locks limit 0"
 """Takes locks on all shared catalogs that `_END` needs. They are kept until the transaction ends."""
 _FRESH: Final = "select pg_stat_clear_snapshot()"
 _END: Final = f"""
@@ -31,8 +31,10 @@ from (
         when state ~ '^idle' and state_change < clock_timestamp() - %(idle)s then 'idle'
         when xact_start < clock_timestamp() - %(transaction)s then 'transaction'
         when pg_notification_queue_usage() > {_QUEUE_FULL} then 'queue'
+        when locks > current_setting('max_locks_per_transaction')::int then 'locks'
     end as why
     from pg_stat_activity
+    left join (select pid, count(*) as locks from pg_locks where %(full)s group by pid) held using (pid)
     where usename ~ %(logins)s and xact_start is not null
 ) session
 where why is not null
@@ -59,6 +61,7 @@ class PostgresReadSessions:
             "statement": f"its statement was open for more than {limits.statement}",
             "idle": f"idle, its transaction was open for more than {limits.idle}",
             "transaction": f"its transaction was open for more than {limits.transaction}",
+            "locks": "the lock table was full, and it held more locks than max_locks_per_transaction",
             "queue": "its transaction held back the notifications of all others",
         }
         self._connections: list[Connection] = []
@@ -86,13 +89,13 @@ class PostgresReadSessions:
             await other.execute(_HOLD)
         except errors.OutOfMemory:
             await holding.execute(_FRESH)
-            return await self._end(holding)
+            return await self._end(holding, full=True)
         await holding.rollback()
         self._connections.reverse()
-        return await self._end(other)
+        return await self._end(other, full=False)
 
-    async def _end(self, conn: Connection) -> Sequence[tuple[int, str, str, bool]]:
-        cursor = await conn.execute(trusted(_END), self._wanted)
+    async def _end(self, conn: Connection, *, full: bool) -> Sequence[tuple[int, str, str, bool]]:
+        cursor = await conn.execute(trusted(_END), {**self._wanted, "full": full})
         return [(pid, login, why, ended) for pid, login, why, ended in await cursor.fetchall()]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from datetime import timedelta
 
 import psycopg
@@ -98,6 +99,41 @@ async def test_n1_sessions_that_fill_the_lock_table_end_at_the_next_look(store: 
         assert {one.reason for one in found} == {"it wrote, and others wait for its locks"}
         assert await store.rows("select count(*) > 0 from pg_roles, pg_tablespace") == [(True,)]
         assert await sessions.end_overdue() == []
+    for conn in opened:
+        await conn.close()
+
+
+async def read_all(conn: Connection, names: list[tuple[object, ...]]) -> None:
+    """Lock relations and their indexes, as tools do that list them, until no lock is left."""
+    with suppress(errors.OutOfMemory):
+        await conn.execute(";savepoint s;".join(f"select from {name} limit 0" for (name,) in names).encode())
+
+
+async def test_a2_sessions_that_fill_the_lock_table_by_reading_end_at_the_next_look(store: Store) -> None:
+    opened = [await psycopg.AsyncConnection.connect(await store.read_url(f"t{number}")) for number in range(9)]
+    small, *reading = opened
+    readable = "relkind in ('r', 'v') and has_table_privilege(oid, 'select')"
+    found_names = await small.execute(f"select oid::regclass::text from pg_class where {readable}".encode())
+    names = await found_names.fetchall()
+    async with (
+        open_read_sessions(store.url, store.logins.read, SessionLimits()) as sessions,
+        await psycopg.AsyncConnection.connect(store.url) as owner,
+    ):
+        assert await sessions.end_overdue() == []
+        await fill_lock_table(owner, 80_000)
+        ((held,),) = await store.rows(f"select count(*) from pg_locks where pid = {owner.info.backend_pid}")
+        # Room for some readers is left.
+        await owner.execute(f"rollback to savepoint s{int(str(held)) - 1500}".encode())
+        for conn in reading:
+            await read_all(conn, names)
+        found = await sessions.end_overdue()
+        assert len(found) >= 2
+        assert {one.pid for one in found} < {conn.info.backend_pid for conn in reading}
+        assert {one.reason for one in found} == {
+            "the lock table was full, and it held more locks than max_locks_per_transaction"
+        }
+        assert await sessions.end_overdue() == []
+        await small.execute("select 1")
     for conn in opened:
         await conn.close()
 
