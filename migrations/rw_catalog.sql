@@ -357,18 +357,18 @@ create or replace function rw_catalog.rw_recovery_status() returns text language
 $$;
 
 -- Nobody is known who reads them, so events of tokens and secrets are left out. `/v1/events` shows those to admins.
-create or replace view rw_catalog.rw_events as
+create or replace view rw_catalog.rw_events with (security_barrier) as
 select e.id, e.at, e.kind, e.facts
 from tidefill.event e
 where not starts_with(e.kind, 'token.') and not starts_with(e.kind, 'secret.');
 
-create or replace view rw_catalog.rw_event_logs as
+create or replace view rw_catalog.rw_event_logs with (security_barrier) as
 select e.id::text as unique_id, e.at as timestamp, upper(replace(e.kind, '.', '_')) as event_type, e.facts as info
 from tidefill.event e
 where not starts_with(e.kind, 'token.') and not starts_with(e.kind, 'secret.');
 
 -- The calls about secrets and tokens are shown to admins alone.
-create or replace view rw_catalog.rw_audit_entries as
+create or replace view rw_catalog.rw_audit_entries with (security_barrier) as
 select id, at, actor, role, method, route, statement, target, outcome, request_id, trace_id
 from tidefill.audit_entry
 where not discreet;

@@ -23,7 +23,6 @@ from workers.backfill.pace import epoch_seconds, share_of
 from workers.backfill.reading import Reading
 from workers.state_store.port import DmlWriter, SqlStore, TooSlowError, VersionedStore
 
-
 FEW: Final = 1000
 """A fragment runs beside others if it reads at most so many changes: starting a task costs more than their rows do."""
 
