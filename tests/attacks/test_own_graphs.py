@@ -126,15 +126,13 @@ def test_s2_a_view_whose_changes_take_too_long_leaves_the_graph_of_the_others(se
 
 @pytest.mark.soak
 def test_a1_views_that_hold_up_others_together_leave_their_graph(service: Service) -> None:
-    """Each of them stays within what is free for one view."""
-    service.run("ALTER SYSTEM SET stage_timeout_ms = 3000")
+    """Each of them is nearly free for one view, and goes on being so."""
     service.run("CREATE TABLE many (id int PRIMARY KEY, t text, n int)")
     service.run("INSERT INTO many VALUES (1, 'abc', 1)")
     for letter in "abcdef":
         query = f"SELECT n, count(*) AS c, max(length(repeat(t || '{letter}', n))) AS l FROM many GROUP BY n"
         service.run(f"CREATE MATERIALIZED VIEW dear_{letter} AS {query}")
-    service.run("RECOVER")
-    left = "select 1 from tidefill.job where own_graph like '%and those of other views together%'"
+    left = "select 1 from tidefill.job where own_graph like '%took longer than stage_timeout_ms%'"
     length = 10_000_000
     while not service.stored(left):
         service.run(f"UPDATE many SET n = {length} WHERE id = 1")

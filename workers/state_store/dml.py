@@ -220,7 +220,10 @@ class _Run:
         elif state == _CANCELED:
             self._refuse(statement, _too_slow(self._limits), state)
         else:
-            self._refuse(statement, error.diag.message_primary or str(error), error.sqlstate)
+            # A table that was dropped meanwhile is called as its users call it.
+            told = error.diag.message_primary or str(error)
+            relation = statement.relation
+            self._refuse(statement, told.replace(state_table(relation.id), relation.name), error.sqlstate)
 
     def _refuse(self, statement: Statement, error: str, state: str | None) -> None:
         result = StatementResult(id=statement.id, affected=0, error=error, sqlstate=state)

@@ -7,6 +7,7 @@ import pytest
 
 from service.protocol.dml import InsertValues, Statement, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId
+from service.protocol.relation import state_table
 from tests.support.state_store import Store, relation, store_of
 from workers.state_store.dml import DmlStore
 
@@ -65,3 +66,10 @@ async def test_s12_the_writer_is_bounded_in_memory_files_and_time(store: Store) 
             for name in ("temp_file_limit", "statement_timeout", "work_mem")
         }
     assert settings == {"temp_file_limit": ("4GB",), "statement_timeout": ("5min",), "work_mem": ("16MB",)}
+
+
+async def test_a5_a_table_that_was_dropped_has_its_users_name(store: Store) -> None:
+    await store.run(f"set application_name = 'tidefill'; drop table {state_table(PAIRS.id)} cascade")
+    dml = DmlStore(store.logins.writer_url, DATABASE_GRAPH, GENERATION)
+    (gone,) = dml.run([inserting(1, "'a'")], Epoch(9)).results
+    assert gone.error == 'relation "t" does not exist'
