@@ -1,261 +1,317 @@
-"""Define the functions that a view may call, by their Postgres names. Any other function is refused.
+"""The one table of functions: what a statement, a view and Spark may call, by Postgres's names.
 
-The table holds only deterministic scalar functions whose Spark text gives Postgres's result (`docs/sql.md` lists the
-known differences). A function is a list of overloads. A call takes the first overload whose arguments fit without a
-cast, else the first one whose arguments fit by Postgres's implicit casts. `service.sql.expressions.special` has the
-functions whose binding depends on more than the types of their arguments.
+A row has the name, the kind, and what Spark computes: overloads with Spark text, a binder where more than the types of
+the arguments counts, or the form of an aggregate or window function in a part. A row without any of them is the state
+store's alone; its `reason` says why if there is more to say. Allow-lists, refusals, the words that Spark texts may have
+and the lists in `docs/sql.md` come from here (`python -m tests.support.functions_page` writes them).
+
+A function is listed if it computes a value from its arguments, the clock or a random generator. A function is not
+listed if it waits, locks, reads the server's files or catalogs, or changes anything. Spark's text of one gives exactly
+Postgres's result (`tests/spark/test_expression_parity.py`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
-from service.sql.expressions.typed import (
-    BIGINT,
-    BOOLEAN,
-    BYTEA,
-    DATE,
-    DOUBLE,
-    INTEGER,
-    NUMERIC,
-    REAL,
-    SMALLINT,
-    TEXT,
-    Typed,
-    coerced,
-    digits,
-    fits,
-    numeric,
+from service.protocol.columns import ColumnType
+from service.sql.expressions import special
+from service.sql.expressions.overloads import (
+    ABS,
+    CEIL,
+    FLOOR,
+    LEFT,
+    LENGTH,
+    MAKE_DATE,
+    MD5,
+    MOD,
+    OCTETS,
+    REPEATED,
+    REPLACED,
+    RIGHT,
+    ROUND,
+    SIGN,
+    SQRT,
+    SUBSTRING,
+    TRUNC,
+    Overload,
+    called,
+    of_text,
+    padded,
+    trimmed,
 )
+from service.sql.expressions.typed import BOOLEAN, DATE, INTEGER, TEXT, Typed
 
-AGGREGATES: Final = frozenset(
-    """any_value array_agg avg bit_and bit_or bool_and bool_or corr count every json_agg json_object_agg jsonb_agg
-    jsonb_object_agg max min mode percentile_cont percentile_disc stddev stddev_pop stddev_samp string_agg sum
-    var_pop var_samp variance approx_count_distinct""".split()  # noqa: SIM905 - a list of words reads best as words
-)
-"""Known functions that are not scalar. A refusal names them as aggregate functions."""
+
+class Kind(Enum):
+    """What a function is.
+
+    SUMS are aggregates that are computed from sums of contributions, WHOLE those computed from all rows of a group.
+    ROWS return several rows. SESSION are names that depend on the session: nothing may use them. SYNTAX is no function.
+    """
+
+    SCALAR = auto()
+    SUMS = auto()
+    WHOLE = auto()
+    WINDOW = auto()
+    ROWS = auto()
+    CLOCK = auto()
+    RANDOM = auto()
+    SESSION = auto()
+    SYNTAX = auto()
+
+
+class Form(Enum):
+    """How Spark computes an aggregate or window function in a part (`service.sql.queries.spark_calls`)."""
+
+    COUNT = auto()
+    SUM = auto()
+    TRUTH = auto()
+    BITS = auto()
+    EXTREME = auto()
+    TEXTS = auto()
+    ARRAY = auto()
+    ANY_VALUE = auto()
+    RANK = auto()
+    SHARE = auto()
+    TILE = auto()
+    SHIFT = auto()
+    VALUE = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Overload:
-    """One signature of a function. `{0}`, `{1}`, ... in `spark` are its arguments.
+class Function:
+    """One row. `binder` binds a call of `binds` arguments, or of any number.
 
-    The scale of a numeric `result` is the largest scale that the result can have. Without `spark`, only the state store
-    computes the value, because Spark's last digit differs from Postgres's.
+    The result of an `ordered` aggregate can depend on the order of rows; that of sums does so with floats. Postgres
+    calls a `bare` function without parentheses.
     """
 
-    arguments: tuple[ColumnType, ...]
-    result: ColumnType
-    spark: str
+    name: str
+    kind: Kind = Kind.SCALAR
+    overloads: tuple[Overload, ...] = ()
+    binder: special.Binder | None = None
+    binds: int | None = None
+    form: Form | None = None
+    reason: str = ""
+    ordered: bool = False
+    bare: bool = False
+    topic: str = ""
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark computes some calls."""
+        return bool(self.overloads or self.binder or self.form)
+
+
+def _row(name: str, *overloads: Overload) -> Function:
+    return Function(name, overloads=overloads)
+
+
+def _text(name: str, count: int, spark: str, result: ColumnType = TEXT) -> Function:
+    return Function(name, overloads=of_text(count, spark, result))
+
+
+def _bound(name: str, binder: special.Binder) -> Function:
+    return Function(name, binder=binder)
+
+
+def _aggregate(name: str, kind: Kind, form: Form, *, ordered: bool = False) -> Function:
+    return Function(name, kind, form=form, ordered=ordered)
+
+
+def _window(name: str, form: Form) -> Function:
+    return Function(name, Kind.WINDOW, form=form)
+
+
+def _store(
+    names: str, kind: Kind = Kind.SCALAR, reason: str = "", *, ordered: bool = False, bare: bool = False
+) -> Iterator[Function]:
+    """Yield the rows of functions that only the state store computes."""
+    return (Function(name, kind, reason=reason, ordered=ordered, bare=bare) for name in names.split())
+
+
+_LAST_DIGIT: Final = "Spark's last digit differs from Postgres's"
+_SUMS, _WHOLE, _ROWS, _CLOCK, _RANDOM = Kind.SUMS, Kind.WHOLE, Kind.ROWS, Kind.CLOCK, Kind.RANDOM
+
+_TABLE: Final[Mapping[str, Sequence[Function]]] = {
+    "numbers": (
+        _row("abs", *ABS),
+        *_store("acos acosd acosh asin asind asinh atan atan2 atan2d atand atanh"),
+        *_store("cbrt exp ln log log10 pow power", reason=_LAST_DIGIT),
+        _row("ceil", *CEIL),
+        _row("ceiling", *CEIL),
+        *_store("cos cosd cosh cot cotd degrees div erf erfc factorial"),
+        _row("floor", *FLOOR),
+        *_store("gamma gcd lcm lgamma min_scale"),
+        _row("mod", *MOD),
+        *_store("pi radians"),
+        replace(_row("round", *ROUND), binder=special.round_to, binds=2),
+        *_store("scale sin sind sinh tan tand tanh trim_scale width_bucket"),
+        _row("sign", *SIGN),
+        _row("sqrt", SQRT),
+        _row("trunc", *TRUNC),
+    ),
+    "text and bytes": (
+        _text("ascii", 1, "ascii({0})", INTEGER),
+        *_store("bit_count casefold chr convert convert_from convert_to crc32 crc32c decode encode format"),
+        _text("bit_length", 1, "bit_length({0})", INTEGER),
+        _row("btrim", *trimmed("BOTH")),
+        _row("char_length", LENGTH[0]),
+        _row("character_length", LENGTH[0]),
+        _bound("concat", special.concat),
+        _bound("concat_ws", special.concat_ws),
+        *_store("get_bit get_byte initcap normalize overlay position quote_ident quote_literal quote_nullable"),
+        _row("left", LEFT),
+        _row("length", *LENGTH),
+        _text("lower", 1, "lower({0})"),
+        _row("lpad", *padded("lpad")),
+        _row("ltrim", *trimmed("LEADING")),
+        _row("md5", *MD5),
+        _row("octet_length", *OCTETS),
+        *_store("regexp_count regexp_instr regexp_like regexp_match regexp_replace regexp_split_to_array"),
+        *_store("regexp_substr"),
+        *_store("regexp_matches regexp_split_to_table string_to_table", _ROWS),
+        _row("repeat", Overload((TEXT, INTEGER), TEXT, REPEATED)),
+        _text("replace", 3, REPLACED),
+        _text("reverse", 1, "reverse({0})"),
+        _row("right", RIGHT),
+        _row("rpad", *padded("rpad")),
+        _row("rtrim", *trimmed("TRAILING")),
+        *_store("set_bit set_byte sha224 sha256 sha384 sha512 string_to_array"),
+        _row("split_part", Overload((TEXT, TEXT, INTEGER), TEXT, "split_part({0}, {1}, {2})")),
+        _text("starts_with", 2, "startswith({0}, {1})", BOOLEAN),
+        _text("strpos", 2, "instr({0}, {1})", INTEGER),
+        _row("substr", *SUBSTRING),
+        _row("substring", *SUBSTRING),
+        *_store("to_ascii to_bin to_hex to_oct trim unistr"),
+        _text("translate", 3, "translate({0}, {1}, {2})"),
+        _text("upper", 1, "upper({0})"),
+    ),
+    "date and time": (
+        *_store("current_date current_time current_timestamp localtime localtimestamp", _CLOCK, bare=True),
+        *_store("clock_timestamp now statement_timestamp timeofday transaction_timestamp", _CLOCK),
+        *_store("age date_add date_subtract extract isfinite justify_days justify_hours justify_interval"),
+        *_store("make_interval make_time make_timestamp make_timestamptz timezone"),
+        *_store("to_char to_date to_number to_timestamp"),
+        _bound("date_bin", special.date_bin),
+        _bound("date_part", special.date_part),
+        _bound("date_trunc", special.date_trunc),
+        _row("make_date", Overload((INTEGER, INTEGER, INTEGER), DATE, MAKE_DATE)),
+    ),
+    "random values": (
+        *_store("gen_random_uuid random random_normal uuidv4 uuidv7", _RANDOM),
+        *_store("uuid_extract_timestamp uuid_extract_version"),
+    ),
+    "arrays and series": (
+        *_store("array_append array_cat array_dims array_fill array_lower array_ndims array_position array_positions"),
+        *_store("array_prepend array_remove array_replace array_reverse array_sort array_to_json array_to_string"),
+        *_store("array_upper trim_array"),
+        _bound("array_length", special.array_length),
+        _bound("cardinality", special.cardinality),
+        *_store("array_sample array_shuffle", _RANDOM),
+        *_store("generate_series generate_subscripts unnest", _ROWS),
+    ),
+    "JSON": (
+        *_store("json_array_length json_build_array json_build_object json_extract_path json_extract_path_text"),
+        *_store("json_object json_strip_nulls json_typeof jsonb_array_length jsonb_build_array jsonb_build_object"),
+        *_store("jsonb_extract_path jsonb_extract_path_text jsonb_insert jsonb_object jsonb_path_exists"),
+        *_store("jsonb_path_match jsonb_path_query_array jsonb_path_query_first jsonb_pretty jsonb_set jsonb_set_lax"),
+        *_store("jsonb_strip_nulls jsonb_typeof row_to_json to_json to_jsonb"),
+        *_store("json_array_elements json_array_elements_text json_each json_each_text json_object_keys", _ROWS),
+        *_store("json_to_record json_to_recordset jsonb_array_elements jsonb_array_elements_text jsonb_each", _ROWS),
+        *_store("jsonb_each_text jsonb_object_keys jsonb_path_query jsonb_to_record jsonb_to_recordset", _ROWS),
+    ),
+    "choice, hashes": (
+        _bound("coalesce", special.chosen),
+        _bound("greatest", special.chosen),
+        _bound("least", special.chosen),
+        _bound("nullif", special.nullif),
+        *_store("hashtext hashtextextended num_nonnulls num_nulls"),
+    ),
+    "aggregates": (
+        _aggregate("any_value", _WHOLE, Form.ANY_VALUE, ordered=True),
+        _aggregate("array_agg", _WHOLE, Form.ARRAY, ordered=True),
+        _aggregate("bit_and", _WHOLE, Form.BITS),
+        _aggregate("bit_or", _WHOLE, Form.BITS),
+        _aggregate("bool_and", _SUMS, Form.TRUTH),
+        _aggregate("bool_or", _SUMS, Form.TRUTH),
+        _aggregate("count", _SUMS, Form.COUNT),
+        _aggregate("every", _SUMS, Form.TRUTH),
+        _aggregate("max", _WHOLE, Form.EXTREME),
+        _aggregate("min", _WHOLE, Form.EXTREME),
+        _aggregate("string_agg", _WHOLE, Form.TEXTS, ordered=True),
+        _aggregate("sum", _SUMS, Form.SUM, ordered=True),
+        *_store("avg stddev stddev_pop stddev_samp var_pop var_samp variance", _SUMS, ordered=True),
+        *_store("bit_xor mode percentile_cont percentile_disc regr_count", _WHOLE),
+        *_store("corr covar_pop covar_samp json_agg json_object_agg jsonb_agg jsonb_object_agg", _WHOLE, ordered=True),
+        *_store("regr_avgx regr_avgy regr_intercept regr_r2 regr_slope", _WHOLE, ordered=True),
+        *_store("regr_sxx regr_sxy regr_syy", _WHOLE, ordered=True),
+    ),
+    "windows": (
+        _window("cume_dist", Form.SHARE),
+        _window("dense_rank", Form.RANK),
+        _window("first_value", Form.VALUE),
+        _window("lag", Form.SHIFT),
+        _window("last_value", Form.VALUE),
+        _window("lead", Form.SHIFT),
+        _window("nth_value", Form.VALUE),
+        _window("ntile", Form.TILE),
+        _window("percent_rank", Form.SHARE),
+        _window("rank", Form.RANK),
+        _window("row_number", Form.RANK),
+    ),
+    "": (
+        *_store("all any array grouping row some", Kind.SYNTAX),
+        *_store("current_catalog current_role current_schema current_user session_user", Kind.SESSION, bare=True),
+        *_store("system_user user", Kind.SESSION, bare=True),
+    ),
+}  # fmt: skip
+FUNCTIONS: Final[Mapping[str, Function]] = MappingProxyType(
+    {row.name: replace(row, topic=topic) for topic, rows in _TABLE.items() for row in rows}
+)
+
+
+def names(*kinds: Kind) -> frozenset[str]:
+    """Return the names of the functions of some kinds."""
+    return frozenset(name for name, row in FUNCTIONS.items() if row.kind in kinds)
+
+
+AGGREGATES: Final = names(Kind.SUMS, Kind.WHOLE)
+CALLABLE: Final = FUNCTIONS.keys() - names(Kind.SESSION)
+"""What a statement that changes rows may call, and syntax that looks like a call."""
+SPARK_WORDS: Final = frozenset(
+    word.lower()
+    for row in FUNCTIONS.values()
+    for one in row.overloads
+    for word in re.findall(r"(?<!\w)[A-Za-z_]\w*", re.sub(r"'[^']*'", "", one.spark))
+)
+"""All words of the table's Spark texts."""
+
+
+def binder(name: str, count: int, position: int) -> special.Binder:
+    """Return what binds a function's call of so many arguments for Spark. Raises Invalid."""
+    row = FUNCTIONS.get(name)
+    if row is not None and row.binder is not None and row.binds in (None, count):
+        return row.binder
+    if row is not None and row.overloads:
+        return partial(called, row.overloads)
+    if row is not None and row.reason:
+        raise Invalid(f"{name}: {row.reason}", position=position)
+    kind = "aggregate function" if name in AGGREGATES else "function"
+    raise Invalid(f"{kind} {name} is not supported in a view", position=position)
 
 
 def call(name: str, arguments: Sequence[Typed], position: int) -> Typed:
-    """Return the call of an allowed function. Raises Invalid."""
-    overloads = FUNCTIONS[name]
-    found = next((one for one in overloads if _exact(one, arguments)), None)
-    found = found or next((one for one in overloads if _fits(one, arguments)), None)
-    if found is None:
-        types = ", ".join(argument.shown for argument in arguments)
-        raise Invalid(f"function {name}({types}) does not exist", position=position)
-    given = [coerced(value, kind) for value, kind in zip(arguments, found.arguments, strict=True)]
-    if not found.spark:
-        raise Invalid(f"{name}: Spark's last digit differs from Postgres's", position=position)
-    spark = found.spark.format(*(value.sql for value in given))
-    return Typed(f"({spark})", _result(found, given), position)
+    """Return a function's call in Spark SQL. Raises Invalid."""
+    return binder(name, len(arguments), position)(name, arguments, position)
 
 
-def _result(found: Overload, given: Sequence[Typed]) -> ColumnType:
-    """Return the type of the result. A numeric has room for its arguments, and for one more digit from rounding."""
-    if found.result.name is not TypeName.NUMERIC:
-        return found.result
-    whole, scale = (max(side) for side in zip(*(digits(value.type) for value in given if value.type), strict=True))
-    return numeric(whole + 1, min(scale, found.result.scale or 0))
-
-
-def _exact(overload: Overload, arguments: Sequence[Typed]) -> bool:
-    return len(overload.arguments) == len(arguments) and all(
-        value.type is None or value.name == kind.name for value, kind in zip(arguments, overload.arguments, strict=True)
-    )
-
-
-def _fits(overload: Overload, arguments: Sequence[Typed]) -> bool:
-    return len(overload.arguments) == len(arguments) and all(
-        fits(value, kind) for value, kind in zip(arguments, overload.arguments, strict=True)
-    )
-
-
-def _each(types: Sequence[ColumnType], spark: str) -> tuple[Overload, ...]:
-    return tuple(Overload((kind,), kind, spark) for kind in types)
-
-
-TEXT_BYTES_MAX: Final = 32 << 20
-"""The largest text, in bytes, that a function which lengthens a text may return."""
-_PADDED: Final = "{0} is not null and {1}"
-_PADDED_WITH: Final = "{2} is not null and " + _PADDED
-_REPEATED: Final = "cast(octet_length({0}) as bigint) * {1}"
-_REPLACED: Final = (
-    f"cast(octet_length({{0}}) as bigint) * octet_length({{2}}) > {TEXT_BYTES_MAX} and octet_length({{0}}) +"
-    " cast(octet_length({0}) - octet_length(replace({0}, {1}, '')) as bigint) div greatest(octet_length({1}), 1)"
-    " * (octet_length({2}) - octet_length({1}))"
-)
-"""The second condition searches for the pattern once more, so it runs only if the text might become too large."""
-
-
-def _text(count: int, spark: str, result: ColumnType = TEXT) -> tuple[Overload, ...]:
-    return (Overload((TEXT,) * count, result, spark),)
-
-
-_NUMBERS: Final = (DOUBLE, SMALLINT, INTEGER, BIGINT, REAL)
-_WHOLE_NUMERIC: Final = numeric(NUMERIC_PRECISION_MAX, 0)
-_EXACT_MAX: Final = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX, NUMERIC_PRECISION_MAX)
-_WHOLE: Final = (INTEGER, SMALLINT, BIGINT)
-# Beyond 2^53 a double has no fraction, and Spark's ceil and floor return a bigint, which could overflow. They also lose
-# the sign of a zero.
-_ROUNDED: Final = (
-    "case when abs({{0}}) >= 9007199254740992 then {{0}} when {0}({{0}}) = 0 then {{0}} * 0"
-    " else cast({0}({{0}}) as double) end"
-)
-
-_LENGTH: Final = (Overload((TEXT,), INTEGER, "char_length({0})"), Overload((BYTEA,), INTEGER, "octet_length({0})"))
-_CEIL: Final = (
-    Overload((DOUBLE,), DOUBLE, _ROUNDED.format("ceil")),
-    Overload((NUMERIC,), _WHOLE_NUMERIC, "ceil({0})"),
-)
-_FLOOR: Final = (
-    Overload((DOUBLE,), DOUBLE, _ROUNDED.format("floor")),
-    Overload((NUMERIC,), _WHOLE_NUMERIC, "floor({0})"),
-)
-_POWER: Final = (Overload((DOUBLE, DOUBLE), DOUBLE, ""),)
-_OF_DOUBLE: Final = (Overload((DOUBLE,), DOUBLE, ""),)
-_SUBSTRING: Final = (
-    Overload((TEXT, INTEGER), TEXT, "substring({0}, case when {1} < 1 then 1 else {1} end)"),
-    Overload(
-        (TEXT, INTEGER, INTEGER),
-        TEXT,
-        # Postgres also counts positions before the first one: substring('abc', -1, 3) is 'a'.
-        "case when {2} < 0 and {0} is not null and {1} is not null then"
-        " raise_error('negative substring length not allowed')"
-        " else substring({0}, case when {1} < 1 then 1 else {1} end,"
-        " cast(case when {1} < 1 then"
-        " case when cast({1} as bigint) + {2} < 1 then 0 else cast({1} as bigint) + {2} - 1 end"
-        " else {2} end as int)) end",
-    ),
-)
-
-
-def _bounded(size: str, spark: str) -> str:
-    """Return `spark` with a check of the result's size.
-
-    Postgres stops at 1 GB. A worker would run out of memory long before, and would end the epochs of other jobs too
-    (I13).
-    """
-    refused = f"a text of more than {TEXT_BYTES_MAX >> 20} MiB is not supported in a view"
-    return f"case when {size} > {TEXT_BYTES_MAX} then raise_error('{refused}') else {spark} end"
-
-
-def _checked(condition: str, message: str, spark: str) -> tuple[Overload, ...]:
-    """Return an overload that fails on `condition`, where Postgres fails but Spark returns NULL or NaN."""
-    return (Overload((DOUBLE,), DOUBLE, f"case when {condition} then raise_error('{message}') else {spark} end"),)
-
-
-_MAKE_DATE: Final = (
-    "make_date(case when {0} = 0 then raise_error('date field value out of range') when {0} < 0 then {0} + 1"
-    " else {0} end, {1}, {2})"
-)
-"""The year before 1 is -1 in Postgres and 0 in Spark."""
-
-
-_DIVIDED: Final = (
-    *(Overload((kind, kind), kind, "{0} % {1}") for kind in _WHOLE),
-    Overload((NUMERIC, NUMERIC), _EXACT_MAX, "{0} % {1}"),
-)
-
-FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
-    {
-        # Spark's abs of a negative decimal rounds to 34 digits.
-        "abs": (*_each(_NUMBERS, "abs({0})"), Overload((NUMERIC,), _EXACT_MAX, "greatest({0}, 0BD - {0})")),
-        "ascii": _text(1, "ascii({0})", INTEGER),
-        "bit_length": _text(1, "bit_length({0})", INTEGER),
-        "btrim": (*_text(1, "trim(BOTH ' ' FROM {0})"), *_text(2, "trim(BOTH {1} FROM {0})")),
-        "cbrt": _OF_DOUBLE,
-        "ceil": _CEIL,
-        "ceiling": _CEIL,
-        "char_length": _LENGTH[:1],
-        "character_length": _LENGTH[:1],
-        "exp": _OF_DOUBLE,
-        "floor": _FLOOR,
-        "left": (
-            Overload(
-                (TEXT, INTEGER),
-                TEXT,
-                "case when {1} >= 0 then left({0}, {1})"
-                " when char_length({0}) + {1} > 0 then left({0}, char_length({0}) + {1}) else left({0}, 0 * {1}) end",
-            ),
-        ),
-        "length": _LENGTH,
-        "ln": _OF_DOUBLE,
-        "log": _OF_DOUBLE,
-        "log10": _OF_DOUBLE,
-        "lower": _text(1, "lower({0})"),
-        "lpad": (
-            Overload((TEXT, INTEGER), TEXT, _bounded(_PADDED, "lpad({0}, {1}, ' ')")),
-            Overload((TEXT, INTEGER, TEXT), TEXT, _bounded(_PADDED_WITH, "lpad({0}, {1}, {2})")),
-        ),
-        "ltrim": (*_text(1, "trim(LEADING ' ' FROM {0})"), *_text(2, "trim(LEADING {1} FROM {0})")),
-        "make_date": (Overload((INTEGER, INTEGER, INTEGER), DATE, _MAKE_DATE),),
-        "md5": (Overload((TEXT,), TEXT, "md5(cast({0} as binary))"), Overload((BYTEA,), TEXT, "md5({0})")),
-        "mod": _DIVIDED,
-        "octet_length": (
-            Overload((TEXT,), INTEGER, "octet_length({0})"),
-            Overload((BYTEA,), INTEGER, "octet_length({0})"),
-        ),
-        "pow": _POWER,
-        "power": _POWER,
-        "repeat": (Overload((TEXT, INTEGER), TEXT, _bounded(_REPEATED, "repeat({0}, {1})")),),
-        "replace": _text(3, _bounded(_REPLACED, "replace({0}, {1}, {2})")),
-        "reverse": _text(1, "reverse({0})"),
-        "right": (
-            Overload(
-                (TEXT, INTEGER),
-                TEXT,
-                "case when {1} > 0 then right({0}, {1})"
-                " when {1} < -2147483647 then {0} when {1} = 0 or {1} = -2147483647 then left({0}, 0)"
-                " else substring({0}, 1 - {1}) end",
-            ),
-        ),
-        "round": (
-            # Postgres rounds a double half to even and a numeric half away from zero.
-            Overload((DOUBLE,), DOUBLE, "rint({0})"),
-            Overload((NUMERIC,), _WHOLE_NUMERIC, "round({0}, 0)"),
-        ),
-        "rpad": (
-            Overload((TEXT, INTEGER), TEXT, _bounded(_PADDED, "rpad({0}, {1}, ' ')")),
-            Overload((TEXT, INTEGER, TEXT), TEXT, _bounded(_PADDED_WITH, "rpad({0}, {1}, {2})")),
-        ),
-        "rtrim": (*_text(1, "trim(TRAILING ' ' FROM {0})"), *_text(2, "trim(TRAILING {1} FROM {0})")),
-        "sign": (
-            Overload((DOUBLE,), DOUBLE, "case when isnan({0}) or {0} = 0 then double(0) else sign({0}) end"),
-            Overload((NUMERIC,), _WHOLE_NUMERIC, "cast(sign({0}) as decimal(1,0))"),
-        ),
-        "split_part": (Overload((TEXT, TEXT, INTEGER), TEXT, "split_part({0}, {1}, {2})"),),
-        "sqrt": _checked("{0} < 0", "cannot take square root of a negative number", "sqrt({0})"),
-        "starts_with": _text(2, "startswith({0}, {1})", BOOLEAN),
-        "strpos": _text(2, "instr({0}, {1})", INTEGER),
-        "substr": _SUBSTRING,
-        "substring": _SUBSTRING,
-        "translate": _text(3, "translate({0}, {1}, {2})"),
-        "trunc": (
-            Overload(
-                (DOUBLE,),
-                DOUBLE,
-                "case when {0} < 0 then " + _ROUNDED.format("ceil") + " else " + _ROUNDED.format("floor") + " end",
-            ),
-            # A comparison with 0 may lose digits of a numeric. Its sign is a double, which loses none.
-            Overload((NUMERIC,), _WHOLE_NUMERIC, "case when sign({0}) < 0 then ceil({0}) else floor({0}) end"),
-        ),
-        "upper": _text(1, "upper({0})"),
-    }
-)
+def form_of(name: str) -> Form | None:
+    """Return how Spark computes an aggregate or window function in a part. None: it does not."""
+    return FUNCTIONS[name].form if name in FUNCTIONS else None

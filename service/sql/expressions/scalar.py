@@ -16,10 +16,10 @@ from service.sql.expressions import operators
 from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared, listed
 from service.sql.expressions.contexts import check_context
-from service.sql.expressions.functions import AGGREGATES, FUNCTIONS, call
+from service.sql.expressions.functions import FUNCTIONS, binder, call
 from service.sql.expressions.intervals import parse_span
 from service.sql.expressions.patterns import like
-from service.sql.expressions.special import SPECIAL, array_of, extract, subscript
+from service.sql.expressions.special import array_of, extract, subscript
 from service.sql.expressions.typed import (
     BOOLEAN,
     INTERVAL,
@@ -34,10 +34,7 @@ from service.sql.expressions.typed import quoted as quoted_text
 from service.sql.text.tokens import fold
 from service.sql.text.tree import Tree, called, given, identifier
 
-NO_PARENTHESES: Final = frozenset(
-    """current_catalog current_date current_role current_schema current_time current_timestamp current_user localtime
-    localtimestamp session_user system_user user""".split()  # noqa: SIM905 - a list of words reads best as words
-)
+NO_PARENTHESES: Final = frozenset(name for name, row in FUNCTIONS.items() if row.bare)
 """Functions that Postgres calls without parentheses. The parser takes them for columns."""
 
 
@@ -235,13 +232,8 @@ def _function(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "expressions")
     place = scope.tree.position(node)
     name = identifier(node.this) if isinstance(node.this, exp.Identifier) else fold(str(node.this))
-    arguments = node.expressions
-    special = SPECIAL.get((name, len(arguments))) or SPECIAL.get((name, None))
-    if special is None and name not in FUNCTIONS:
-        kind = "aggregate function" if name in AGGREGATES else "function"
-        raise Invalid(f"{kind} {name} is not supported in a view", position=place)
-    bound = [scope.bind(argument) for argument in arguments]
-    return special(name, bound, place) if special else call(name, bound, place)
+    bind = binder(name, len(node.expressions), place)
+    return bind(name, [scope.bind(argument) for argument in node.expressions], place)
 
 
 def _extract(scope: Scope, node: exp.Expr) -> Typed:

@@ -26,6 +26,9 @@ from service.sql.expressions.typed import (
     widest,
 )
 
+Binder = Callable[[str, Sequence[Typed], int], Typed]
+"""It takes the function's name, its arguments and the position of the call."""
+
 UNITS_OF_TRUNC: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
 # Each field's Spark SQL, and a decimal with room for its digits before and after the point.
 _FIELDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -63,7 +66,8 @@ def extract(field: str, value: Typed, position: int) -> Typed:
     return Typed(f"cast({spark.format(value.sql)} as {kind})", ColumnType.parse(kind), position)
 
 
-def _coalesce(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def chosen(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind COALESCE, GREATEST and LEAST. Raises Invalid."""
     if not arguments:
         raise Invalid(f"{name} needs an argument", position=position)
     kind = common(arguments, name.upper())
@@ -76,7 +80,8 @@ def _coalesce(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     return Typed(f"{name}({', '.join(value.sql for value in given)})", kind, position)
 
 
-def _nullif(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def nullif(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind NULLIF. Raises Invalid."""
     _count(name, arguments, 2, position)
     kind = widest(arguments, "NULLIF")
     require_ordered(kind, name, position)
@@ -86,7 +91,8 @@ def _nullif(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     return Typed(f"(case when {equal} then NULL else {first.sql} end)", first.type, position)
 
 
-def _concat(_: str, arguments: Sequence[Typed], position: int) -> Typed:
+def concat(_: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind concat. Raises Invalid."""
     if not arguments:
         raise Invalid("function concat() does not exist", position=position)
     # Postgres's concat skips NULLs; Spark's returns NULL.
@@ -94,20 +100,23 @@ def _concat(_: str, arguments: Sequence[Typed], position: int) -> Typed:
     return Typed(f"concat({listed})", TEXT, position)
 
 
-def _concat_ws(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def concat_ws(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind concat_ws. Raises Invalid."""
     if len(arguments) < 2:
         raise Invalid(f"function {name} needs a separator and a value", position=position)
     listed = ", ".join(_as_text(value) for value in arguments)
     return Typed(f"concat_ws({listed})", TEXT, position)
 
 
-def _date_part(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def date_part(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind date_part. Raises Invalid."""
     _count(name, arguments, 2, position)
     found = extract(_unit(name, arguments[0]), arguments[1], position)
     return Typed(f"cast({found.sql} as double)", DOUBLE, position)
 
 
-def _date_trunc(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def date_trunc(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind date_trunc. Raises Invalid."""
     _count(name, arguments, 2, position)
     unit, value = _unit(name, arguments[0]), arguments[1]
     if unit not in UNITS_OF_TRUNC:
@@ -119,7 +128,8 @@ def _date_trunc(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     return Typed(f"cast(date_trunc('{unit}', {value.sql}) as {kind.spark})", kind, position)
 
 
-def _date_bin(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def date_bin(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind date_bin. Raises Invalid."""
     _count(name, arguments, 3, position)
     stride, value, origin = arguments
     kind = common([value, origin], name)
@@ -134,7 +144,8 @@ def _date_bin(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     return Typed(f"cast(timestamp_micros({at} - pmod({at} - {begun}, {length}L)) as {kind.spark})", kind, position)
 
 
-def _round(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def round_to(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind round with a number of digits. Raises Invalid."""
     _count(name, arguments, 2, position)
     value, wanted = arguments
     if value.name not in (*INTEGERS, TypeName.NUMERIC):
@@ -171,7 +182,8 @@ def subscript(array: Typed, index: Typed, position: int) -> Typed:
     return Typed(f"(case when {array.sql} is null then null {got} end)", array.type.element, position)
 
 
-def _array_length(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def array_length(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind array_length. Raises Invalid."""
     _count(name, arguments, 2, position)
     array = _array(name, arguments[0])
     if arguments[1].sql != "1":
@@ -179,7 +191,8 @@ def _array_length(name: str, arguments: Sequence[Typed], position: int) -> Typed
     return Typed(f"nullif(cardinality({array.sql}), 0)", INTEGER, position)
 
 
-def _cardinality(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def cardinality(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Bind cardinality. Raises Invalid."""
     _count(name, arguments, 1, position)
     return Typed(f"cardinality({_array(name, arguments[0]).sql})", INTEGER, position)
 
@@ -216,23 +229,3 @@ def _array(name: str, value: Typed) -> Typed:
     if value.type is None or not value.type.array:
         raise Invalid(f"function {name}({value.shown}) does not exist", position=value.position)
     return value
-
-
-Special = Callable[[str, Sequence[Typed], int], Typed]
-SPECIAL: Final[Mapping[tuple[str, int | None], Special]] = MappingProxyType(
-    {
-        ("array_length", None): _array_length,
-        ("cardinality", None): _cardinality,
-        ("coalesce", None): _coalesce,
-        ("concat", None): _concat,
-        ("concat_ws", None): _concat_ws,
-        ("date_bin", None): _date_bin,
-        ("date_part", None): _date_part,
-        ("date_trunc", None): _date_trunc,
-        ("greatest", None): _coalesce,
-        ("least", None): _coalesce,
-        ("nullif", None): _nullif,
-        ("round", 2): _round,
-    }
-)
-"""The binders by name and number of arguments; None is any number."""

@@ -7,34 +7,15 @@ from typing import Final, Never
 from sqlglot import exp
 
 from service.domain.errors import Invalid
-from service.sql.expressions.allowed import FUNCTIONS, SYNTAX, TYPES, USERS, called_name
+from service.sql.expressions.allowed import TYPES, USERS, called_name
+from service.sql.expressions.functions import AGGREGATES, CALLABLE, Kind, names
 from service.sql.text.tokens import fold
 from service.sql.text.tree import Tree, called, given
 
-LINEAR: Final = frozenset(
-    "avg bool_and bool_or count every stddev stddev_pop stddev_samp sum var_pop var_samp variance".split()  # noqa: SIM905 - a list of words reads best as words
-)
-"""Aggregates that are computed from sums of contributions."""
-WHOLE: Final = frozenset(
-    """any_value array_agg bit_and bit_or bit_xor corr covar_pop covar_samp json_agg json_object_agg jsonb_agg
-    jsonb_object_agg max min mode percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2
-    regr_slope regr_sxx regr_sxy regr_syy string_agg""".split()  # noqa: SIM905 - see above
-)
-"""Aggregates that are computed from all rows of the group."""
-AGGREGATES: Final = LINEAR | WHOLE
-_CLOCK: Final = frozenset(
-    """clock_timestamp current_date current_time current_timestamp localtime localtimestamp now statement_timestamp
-    timeofday transaction_timestamp""".split()  # noqa: SIM905 - see above
-)
-_RANDOM: Final = frozenset(
-    "array_sample array_shuffle gen_random_uuid random random_normal uuidv4 uuidv7".split()  # noqa: SIM905 - see above
-)
-SEVERAL_ROWS: Final = frozenset(
-    """generate_series generate_subscripts json_array_elements json_array_elements_text json_each json_each_text
-    json_object_keys json_to_record json_to_recordset jsonb_array_elements jsonb_array_elements_text jsonb_each
-    jsonb_each_text jsonb_object_keys jsonb_path_query jsonb_to_record jsonb_to_recordset regexp_matches
-    regexp_split_to_table string_to_table unnest""".split()  # noqa: SIM905 - see above
-)
+LINEAR: Final = names(Kind.SUMS)
+_CLOCK: Final = names(Kind.CLOCK)
+_RANDOM: Final = names(Kind.RANDOM)
+_SEVERAL_ROWS: Final = names(Kind.ROWS)
 _DAY: Final = re.compile(r"\b(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _TEXTS: Final = frozenset({exp.DType.TEXT, exp.DType.VARCHAR, exp.DType.CHAR})
 _NODES: Final = (
@@ -108,10 +89,10 @@ def check_steady(tree: Tree, node: exp.Expr) -> None:
 def _check_call(tree: Tree, node: exp.Anonymous) -> None:
     check_steady(tree, node)
     name = called_name(node)
-    if name in SEVERAL_ROWS:
+    if name in _SEVERAL_ROWS:
         message = f"function {name} returns several rows, which is not supported in a view: store the rows in a table"
         _refuse(tree, node, message)
-    if name not in FUNCTIONS and name not in SYNTAX and name not in AGGREGATES:
+    if name not in CALLABLE:
         _refuse(tree, node, f"function {name} is not supported in a view: docs/sql.md lists the functions")
 
 

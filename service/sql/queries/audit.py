@@ -8,22 +8,21 @@ import re
 from collections.abc import Collection
 from typing import Final
 
+from service.sql.expressions.functions import SPARK_WORDS
+
 _SCAN: Final = re.compile(
     r"""(?P<space>\s+) | (?P<string>'(?:[^'\\]|\\.)*') | `(?P<name>(?:[^`]|``)+)`
     | (?P<number>[0-9]+(?:\.[0-9]+)?(?:BD|L)?(?![A-Za-z0-9_.])) | (?P<word>[A-Za-z_][A-Za-z0-9_]*) |
     (?P<symbol>[-+*/%&|^~<>=(),])""",
     re.VERBOSE | re.DOTALL,
 )
-WORDS: Final = frozenset(
-    """and array as between bigint binary boolean both by case cast date decimal div double else end false float from
-    get ilike in int interval is leading like not null or smallint string then timestamp timestamp_ntz trailing true
-    when x year yearofweek quarter month week day doy dayofweek dayofweek_iso hour minute second abs array_contains
-    ascii bit_length cardinality ceil char_length coalesce concat concat_ws date_add date_sub date_trunc datediff
-    extract floor greatest hex instr isnan least left lower lpad make_date md5 nullif
-    octet_length pmod raise_error regexp_replace repeat replace reverse right rint rlike round rpad sign split_part sqrt
-    startswith substring timestamp_micros translate trim unix_micros upper""".split()  # noqa: SIM905 - a list of words reads best as words
+WORDS: Final = SPARK_WORDS | frozenset(
+    """array array_contains between boolean by cardinality coalesce concat concat_ws date date_add date_sub date_trunc
+    datediff day dayofweek dayofweek_iso doy extract false float get hex hour ilike in interval least like minute month
+    nullif pmod quarter regexp_replace rlike second smallint string timestamp timestamp_micros timestamp_ntz true
+    unix_micros week x year yearofweek""".split()  # noqa: SIM905 - a list of words reads best as words
 )
-"""All keywords, types, fields and functions that the modules of `service.sql.expressions` print."""
+"""The words of the table of functions, and those that binders, operators, casts and literals print."""
 
 
 class UnsafeError(Exception):

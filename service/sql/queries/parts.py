@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from sqlglot import exp
 
 from service.sql.expressions.allowed import called_name
+from service.sql.expressions.functions import FUNCTIONS
 from service.sql.queries.blocks import Block, Occurrence, Output, foreign
 from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, parsed, printed, rewritten
 
@@ -14,12 +15,8 @@ if TYPE_CHECKING:
     from service.sql.queries.planner import Planner
 
 PART: Final = "part"
-_ORDERED: Final = frozenset(
-    """any_value array_agg avg corr covar_pop covar_samp json_agg json_object_agg jsonb_agg jsonb_object_agg regr_avgx
-    regr_avgy regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy stddev stddev_pop stddev_samp string_agg sum
-    var_pop var_samp variance""".split()  # noqa: SIM905 - a list of words reads best as words
-)
-"""Aggregates whose result can depend on the order of rows. For sums that is so with floats."""
+_ORDERED: Final = frozenset(name for name, row in FUNCTIONS.items() if row.ordered)
+"""Aggregates whose result can depend on the order of rows."""
 LEAST: Final = frozenset({"min", "max"})
 """Aggregates that choose among equal values by the order of rows. Equal ones may look different, as -0 and 0."""
 

@@ -13,6 +13,7 @@ from sqlglot import exp
 from service.domain.errors import Invalid
 from service.protocol.columns import TypeName
 from service.sql.expressions.allowed import called_name
+from service.sql.expressions.functions import Form, form_of
 from service.sql.expressions.operators import truth
 from service.sql.expressions.typed import (
     BIGINT,
@@ -129,7 +130,7 @@ class PartScope(StoreScope):
         return _Call(called_name(node), given, order, distinct, where)
 
     def _aggregate(self, call: _Call, node: exp.Expr, over: str = "") -> Typed:
-        binder = _AGGREGATES.get(call.name)
+        binder = _AGGREGATES.get(form_of(call.name))
         if binder is None:
             raise Invalid(f"only the state store computes {call.name} as Postgres does", position=0)
         return replace(binder(self, call, over), position=self.tree.position(node), column=None)
@@ -263,13 +264,13 @@ class PartScope(StoreScope):
         name, order = called_name(inner), node.args.get("order")
         keys = dict.fromkeys([*self.keys, *(self.equal(one) for one in node.args.get("partition_by") or ())])
         window = [f"partition by {', '.join(keys)}" if keys else "", self.ordered(order)]
-        binder = _WINDOWS.get(name)
+        binder = _WINDOWS.get(form_of(name))
         if binder is not None:
             if order is None:
                 raise Invalid(f"only the state store computes {name} without an order")
             return binder(self, inner, f" over ({' '.join(filter(None, window))})")
         over = f" over ({' '.join(filter(None, [*window, _frame(node.args.get('spec'))]))})"
-        if name in ("first_value", "last_value", "nth_value"):
+        if form_of(name) is Form.VALUE:
             value = self._shown(inner.expressions[0])
             more = f", {number_of(inner.expressions[1])}" if name == "nth_value" else ""
             return replace(value, sql=f"{name}({value.sql}{more}){over}", column=None)
@@ -336,27 +337,19 @@ def _bound(spec: exp.Expr, side: str, kind: str) -> str:
     return " ".join(filter(None, [str(value or "CURRENT ROW"), where]))
 
 
-_AGGREGATES: Final[Mapping[str, Callable[[PartScope, _Call, str], Typed]]] = {
-    "count": PartScope.count,
-    "sum": PartScope.sum,
-    "min": PartScope.extreme,
-    "max": PartScope.extreme,
-    "bool_and": PartScope.truths,
-    "every": PartScope.truths,
-    "bool_or": PartScope.truths,
-    "bit_and": PartScope.bits,
-    "bit_or": PartScope.bits,
-    "string_agg": PartScope.texts,
-    "array_agg": PartScope.array,
-    "any_value": PartScope.any_value,
+_AGGREGATES: Final[Mapping[Form | None, Callable[[PartScope, _Call, str], Typed]]] = {
+    Form.COUNT: PartScope.count,
+    Form.SUM: PartScope.sum,
+    Form.EXTREME: PartScope.extreme,
+    Form.TRUTH: PartScope.truths,
+    Form.BITS: PartScope.bits,
+    Form.TEXTS: PartScope.texts,
+    Form.ARRAY: PartScope.array,
+    Form.ANY_VALUE: PartScope.any_value,
 }
-_WINDOWS: Final[Mapping[str, Callable[[PartScope, exp.Anonymous, str], Typed]]] = {
-    "row_number": PartScope.ranked,
-    "rank": PartScope.ranked,
-    "dense_rank": PartScope.ranked,
-    "percent_rank": PartScope.shared,
-    "cume_dist": PartScope.shared,
-    "ntile": PartScope.tiles,
-    "lag": PartScope.shifted,
-    "lead": PartScope.shifted,
+_WINDOWS: Final[Mapping[Form | None, Callable[[PartScope, exp.Anonymous, str], Typed]]] = {
+    Form.RANK: PartScope.ranked,
+    Form.SHARE: PartScope.shared,
+    Form.TILE: PartScope.tiles,
+    Form.SHIFT: PartScope.shifted,
 }

@@ -1,18 +1,18 @@
 """A statement that changes rows calls listed functions only, without a schema, and casts to listed types (S1)."""
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from service.domain.errors import Invalid, NotFound
 from service.protocol.relation import Relation
 from service.sql.dml.bind import bind_delete, bind_insert, bind_update
-from service.sql.expressions.allowed import FUNCTIONS, TYPES
+from service.sql.expressions.allowed import TYPES
+from service.sql.expressions.functions import CALLABLE, Kind, names
 from service.sql.parse import parse
 from service.sql.statements.dml import Delete, Insert, Update
 from service.sql.statements.tables import CreateTable, table_relation
+from tests.support.functions_page import PAGE, page
 
 CREATED = parse("create table t (id bigint primary key, s text, n numeric(10, 2), j jsonb, at timestamptz)")
 assert isinstance(CREATED, CreateTable)
@@ -138,8 +138,6 @@ def test_s1_the_refusal_names_the_function_and_where_the_list_is() -> None:
     assert refused.value.position == len("update t set s = state.") + 1
 
 
-def test_the_documented_list_is_the_list() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "sql.md").read_text()
-    section = text.partition("## What a statement that changes rows may call")[2].partition("\n## ")[0]
-    listed = {word for row in re.findall(r"^\|.*\|$", section, re.MULTILINE) for word in re.findall(r"`(\w+)`", row)}
-    assert listed == FUNCTIONS | TYPES
+def test_the_documented_lists_are_those_of_the_table() -> None:
+    assert PAGE.read_text() == page(PAGE.read_text()), "run python -m tests.support.functions_page"
+    assert all(f"`{name}`" in PAGE.read_text() for name in TYPES | CALLABLE - names(Kind.SYNTAX))
