@@ -70,11 +70,15 @@ class EngineChoice(StrEnum):
 
 
 class Expression(_Value):
-    """An expression in the store's SQL, and in Spark's unless only the store can compute it: `refusal` is why."""
+    """An expression in the store's SQL, and in Spark's unless only the store can compute it: `refusal` is why.
+
+    `reads` are the columns of inputs that it names, by alias and name. None: planned before they were recorded.
+    """
 
     sql: str
     spark: str | None = None
     refusal: str | None = None
+    reads: tuple[tuple[str, str], ...] | None = None
 
 
 class Condition(Expression):

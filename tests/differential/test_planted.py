@@ -49,10 +49,10 @@ def _d7(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
 
 def _d9(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
     def position(scope: Any, node: exp.Expr) -> typed.Typed:
-        start, place = node.args.get("start"), scope.tree.position(node)
-        first = scope.bind(start) if start is not None else number("1", place)
+        start = node.args.get("start")
+        first = scope.bind(start) if start is not None else number("1")
         length = [scope.argument(node, "length")] if node.args.get("length") else []
-        return call("substring", [scope.argument(node), first, *length], place)
+        return call("substring", [scope.argument(node), first, *length])
 
     binders: Any = scalar._BINDERS  # pyright: ignore[reportPrivateUsage]
     patch.setitem(binders, exp.Substring, position)

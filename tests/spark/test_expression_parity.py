@@ -188,7 +188,7 @@ def _spark_value(text: str | None, kind: Any) -> str:
         return f"cast(array({listed}) as {kind.spark})"
     if kind.name == "jsonb":
         return "'" + text.replace("'", "\\'") + "'"
-    return f"cast({literal(text, kind, 1)} as {kind.spark})"
+    return f"cast({literal(text, kind)} as {kind.spark})"
 
 
 def same(postgres: Any, spark: Any) -> bool:

@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.stage_spark import spark_reason
 from service.protocol.table_format import Capabilities
-from service.sql.queries.spark import with_spark
 from tests.support.sampling import in_turn, sampled
 from tests.support.spark import reader_of
 from tests.support.stage_cases import CASES, TABLES, Case
 from tests.support.stage_world import Made, run, stage_store, world_of
 from tests.support.state_store import Store
+from tests.support.trees import with_spark
 from workers.backfill.stages import BoundStage, Windows
 from workers.engines import stage_changes
 from workers.engines import stage_spark as engine

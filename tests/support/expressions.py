@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlglot import exp
-
 from service.protocol.relation import Relation
 from service.sql.expressions.operators import truth
 from service.sql.expressions.scalar import Name
@@ -13,6 +11,7 @@ from service.sql.parse import parse
 from service.sql.queries.audit import audit
 from service.sql.queries.drafts import Draft
 from service.sql.queries.plan import plan_query
+from service.sql.queries.spark import standing
 from service.sql.queries.spark_scope import StoreScope
 from service.sql.statements.tables import CreateTable, table_relation
 from service.sql.statements.views import CreateMaterializedView
@@ -60,24 +59,16 @@ def bound_draft(draft: Draft, relation: Relation, count: int) -> Bound:
     (join,) = draft.joins
     (one,) = join.inputs
     values: dict[Name, Typed] = {
-        (one.alias, column.name): Typed(quoted_name(column.name, 0), column.type, 0, column=column)
+        (one.alias, column.name): Typed(quoted_name(column.name), column.type, column=column)
         for column in relation.columns
         if "${" not in column.name
     }
 
-    def scope(sql: str) -> tuple[StoreScope, exp.Expr]:
-        text = f"select {sql}"
-        tree = Tree(text, 0, len(text))
-        (node,) = tree.root.expressions
-        return StoreScope(tree, values), node
-
     def value(sql: str) -> Typed:
-        binder, node = scope(sql)
-        return settled(binder.bind(node))
+        return settled(StoreScope(values).bind(standing(draft.trees[sql])))
 
     def condition(sql: str) -> str:
-        binder, node = scope(sql)
-        return truth(binder.bind(node), "WHERE")
+        return truth(StoreScope(values).bind(standing(draft.trees[sql])), "WHERE")
 
     found = Bound(
         tuple(value(row.sql) for row in draft.rows[:count]),

@@ -13,7 +13,6 @@ from service.protocol.relation import Relation
 from service.protocol.stage_spark import spark_reason
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
-from service.sql.queries.spark import with_spark
 from tests.support.expressions import query_of, table
 from tests.support.stages_oracle import run, types_of
 from workers.backfill.stages import BoundStage
@@ -42,8 +41,7 @@ def planned(connection: "psycopg.Connection[Any]", upstream: Relation, query: st
     (draft,) = plan_query(query_of(query), {upstream.name: upstream}, {}, names)
     known = {upstream.id: upstream}
     made = finished(draft, types_of(connection, description(draft, known)), known)
-    stage = with_spark(made.stage, known, made.relation)
-    return BoundStage(stage, made.relation, {**known, made.relation.id: made.relation})
+    return BoundStage(made.stage, made.relation, {**known, made.relation.id: made.relation})
 
 
 def travelling(connection: "psycopg.Connection[Any]", upstream: Relation) -> list[tuple[Any, ...]]:

@@ -109,6 +109,7 @@ FORMS: Final = (
     ("select stddev(n), var_pop(y), variance(x), stddev_pop(n) as sp, stddev_samp(x) as sx, var_samp(n) as vn from a", None),
     ("select y, stddev(n), var_pop(x), stddev_pop(y + 0.5) as p from a group by y", "y"),
     ("select e.x, count(*) filter (where y > 1) from e group by 1 having sum(y) > 2", "x"),
+    ("select x, sum(n / y) filter (where y <> 0), bool_and(1 / y > 0) filter (where y <> 0) from a group by x", "x"),
     ("select sum(y) filter (where x > 1), avg(n) filter (where ok), count(distinct x) filter (where ok) from a", None),
     ("select a.id, a.t, a.y + 1 as y1, count(b.id) from a left join b on b.aid = a.id group by a.id", "id, t, _key_k2"),
     ("select t as x, count(*) from a group by t", "x"),

@@ -22,12 +22,12 @@ from service.serving.lookups import create
 from service.sql.parse import parse
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
-from service.sql.queries.spark import with_spark
 from service.sql.statements.tables import CreateTable, table_relation
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.tree import Tree
 from tests.support.stage_world import Engine, Made, state_of
 from tests.support.state_store import Store
+from tests.support.trees import check_trees
 from workers.backfill.actors import ActorTask
 from workers.backfill.stages import BoundStage, Window
 from workers.engines.copiers import Copiers
@@ -194,6 +194,7 @@ class Chains:
         for draft in plan_query(_tree(query), by_name, trees, names):
             types = [kind for _, kind in await self.described(description(draft, known))]
             planned = finished(draft, types, known)
+            check_trees(draft.trees)
             place = planned.relation.id
             if draft.target not in targets:
                 targets[draft.target] = RelationId(next(self.ids))
@@ -202,7 +203,7 @@ class Chains:
                 known[place] = known[relation.id] = relation
                 await self.store.tables.create(relation, term=TERM, sums=state_of(planned.stage))
             target = known[targets[draft.target]]
-            stage = with_spark(planned.stage, known, target).with_ids({one: known[one].id for one in known})
+            stage = planned.stage.with_ids({one: known[one].id for one in known})
             read = {one.relation: known[one.relation] for one in stage.inputs}
             links.append(await self._link(BoundStage(stage, target, read), made))
         return Chain(query, links, links[-1].bound.target, self.epoch)

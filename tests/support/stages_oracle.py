@@ -18,6 +18,7 @@ from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
 from service.sql.text.tokens import tokenize
 from service.sql.text.tree import Tree, parse_tree
+from tests.support.trees import check_trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def evaluate(
     connection.execute("drop schema if exists stages cascade; create schema stages")
     for draft in drafts:
         planned = finished(draft, types_of(connection, description(draft, known)), known)
+        check_trees(draft.trees)
         relation = planned.relation
         known[relation.id] = relation
         stages.append(planned.stage)

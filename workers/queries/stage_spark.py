@@ -6,7 +6,7 @@ Joins, conditions and values are frames (`workers.engines.stage_joins`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import chain, zip_longest
+from itertools import chain, product, zip_longest
 
 from service.protocol.columns import NUMERIC_PRECISION_MAX
 from service.protocol.relation import Relation
@@ -22,17 +22,15 @@ def used_columns(bound: BoundStage, aliases: Sequence[str]) -> Relation:
     """Return the relation of some inputs, all of one, with its key and the columns that the stage reads of them."""
     stage, relation = bound.stage, bound.of[aliases[0]]
     parts = () if stage.partition is None else (stage.partition,)
-    texts = [one.spark or "" for one in (*stage.conditions, *stage.rows, *parts)]
-    keys = {part.name for part in relation.key}
+    names = {part.name for part in relation.key}
     for one in parts:
-        keys |= {*one.columns, *part_order(relation, one)}
-    columns = [
-        column
-        for column in relation.columns
-        if column.name in keys
-        or any(ticked(spark_column(alias, column.name)) in text for alias in aliases for text in texts)
-    ]
-    return relation.model_copy(update={"columns": tuple(columns)})
+        names |= {*one.columns, *part_order(relation, one)}
+    for one in (*stage.conditions, *stage.rows, *parts):
+        # A stage that was planned before its reads were recorded may read every column.
+        reads = product(aliases, [column.name for column in relation.columns]) if one.reads is None else one.reads
+        names |= {name for alias, name in reads if alias in aliases}
+    columns = tuple(column for column in relation.columns if column.name in names)
+    return relation.model_copy(update={"columns": columns})
 
 
 def loaded_columns(relation: Relation) -> list[str]:

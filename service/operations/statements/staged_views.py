@@ -28,7 +28,6 @@ from service.sql.queries.drafts import Draft, Planned
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
 from service.sql.queries.planner import STAGES_MAX
-from service.sql.queries.spark import with_spark
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import checked_column
 from service.sql.text.tree import Tree
@@ -248,11 +247,7 @@ async def plan_stages(
     )
     named = {hidden_id(at): one for at, one in enumerate(hidden)}
     known = {**known, **named, THE_RELATION: made}
-    return StagedView(made, hidden, tuple(_for_engine(one, known, engine) for one in stages), known)
-
-
-def _for_engine(one: PlannedStage, known: Mapping[RelationId, Relation], engine: EngineChoice) -> PlannedStage:
-    return replace(one, stage=with_engine(with_spark(one.stage, known, known[one.target]), engine))
+    return StagedView(made, hidden, tuple(replace(one, stage=with_engine(one.stage, engine)) for one in stages), known)
 
 
 async def columns_of(world: World, statement: CreateMaterializedView) -> Sequence[tuple[str, str]]:
@@ -275,7 +270,10 @@ async def _typed(world: World, draft: Draft, known: Mapping[RelationId, Relation
     except Invalid as error:
         # The position is one in the description.
         raise Invalid(error.message, position=place) from None
-    return finished(draft, [kind for _, kind in columns], known)
+    try:
+        return finished(draft, [kind for _, kind in columns], known)
+    except RecursionError:
+        raise Invalid("the query is nested too deeply", position=place) from None
 
 
 def _either(one: Relation, other: Relation) -> Relation:

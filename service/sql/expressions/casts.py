@@ -57,7 +57,7 @@ _REASONS: Final[Mapping[tuple[TypeName, TypeName], str]] = MappingProxyType(
 )
 
 
-def cast(value: Typed, to: ColumnType, position: int) -> Typed:
+def cast(value: Typed, to: ColumnType) -> Typed:
     """Return `value` cast to `to`. Raises Invalid if Postgres has no such cast or Spark has no equal one."""
     if value.type is None:
         value = coerced(value, to)
@@ -67,11 +67,11 @@ def cast(value: Typed, to: ColumnType, position: int) -> Typed:
     if value.type == to:
         return value
     if to.array or value.name is None:
-        raise Invalid(f"a cast from {value.shown} to {to} is not supported in a view", position=position)
+        raise Invalid(f"a cast from {value.shown} to {to} is not supported in a view")
     pair = (value.name, to.name)
     same = value.name is to.name or pair in _SAME
     template = _PLAIN if same else _REWRITTEN.get(pair, "")
     if not template:
         reason = f": {_REASONS[pair]}" if pair in _REASONS else ""
-        raise Invalid(f"a cast from {value.shown} to {to} is not supported in a view{reason}", position=position)
-    return Typed(f"({template.format(value.sql, to.spark)})", to, position)
+        raise Invalid(f"a cast from {value.shown} to {to} is not supported in a view{reason}")
+    return Typed(f"({template.format(value.sql, to.spark)})", to)

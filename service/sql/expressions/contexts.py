@@ -19,15 +19,13 @@ def check_context(value: Typed, node: exp.Expr) -> None:
         raise Invalid(
             f"an expression that takes Spark more than {SQL_MAX >> 20} MiB of SQL is not supported in a view:"
             " make a part of it a column of a materialized view, and read that",
-            position=value.position,
         )
     if value.span is not None and not _takes_span(node.parent):
-        raise Invalid("an interval is supported in a view as something to add or subtract", position=value.position)
+        raise Invalid("an interval is supported in a view as something to add or subtract")
     if value.type is not None and value.type.unbounded and not passed_on(node):
         raise Invalid(
             f"a value of type {value.type} can only be passed on in a view over one relation, because Spark has no"
             " decimal without a precision: cast it in the query that makes it, as in sum(x)::numeric(38, 2)",
-            position=value.position,
         )
 
 

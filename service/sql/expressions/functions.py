@@ -294,7 +294,7 @@ SPARK_WORDS: Final = frozenset(
 """All words of the table's Spark texts."""
 
 
-def binder(name: str, count: int, position: int) -> special.Binder:
+def binder(name: str, count: int) -> special.Binder:
     """Return what binds a function's call of so many arguments for Spark. Raises Invalid."""
     row = FUNCTIONS.get(name)
     if row is not None and row.binder is not None and row.binds in (None, count):
@@ -302,14 +302,14 @@ def binder(name: str, count: int, position: int) -> special.Binder:
     if row is not None and row.overloads:
         return partial(called, row.overloads)
     if row is not None and row.reason:
-        raise Invalid(f"{name}: {row.reason}", position=position)
+        raise Invalid(f"{name}: {row.reason}")
     kind = "aggregate function" if name in AGGREGATES else "function"
-    raise Invalid(f"{kind} {name} is not supported in a view", position=position)
+    raise Invalid(f"{kind} {name} is not supported in a view")
 
 
-def call(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def call(name: str, arguments: Sequence[Typed]) -> Typed:
     """Return a function's call in Spark SQL. Raises Invalid."""
-    return binder(name, len(arguments), position)(name, arguments, position)
+    return binder(name, len(arguments))(name, arguments)
 
 
 def form_of(name: str) -> Form | None:

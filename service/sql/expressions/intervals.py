@@ -22,13 +22,13 @@ _PART: Final = re.compile(r"\s*([+-]?[0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]+)", r
 _CLOCK: Final = re.compile(r"\s*([0-9]{1,6}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,6}))?)?\s*$")
 
 
-def parse_span(text: str, position: int) -> Span:
+def parse_span(text: str) -> Span:
     """Return the interval that a text such as `1 day 02:00:00` or `-3 months` means. Raises Invalid."""
     months = days = 0
     microseconds = Decimal(0)
     at, refusal = (
         0,
-        Invalid(f'interval "{text}" is not supported in a view: write it as number and unit', position=position),
+        Invalid(f'interval "{text}" is not supported in a view: write it as number and unit'),
     )
     while found := _PART.match(text, at):
         amount, unit = Decimal(found[1]), _singular(found[2].lower())

@@ -53,13 +53,13 @@ BINARY: Final = (*_ARITHMETIC, *_COMPARISON, *_BITWISE, *_LOGIC, exp.DPipe)
 UNARY: Final = (exp.Neg, exp.Not, exp.BitwiseNot)
 
 
-def binary(node: Node, left: Typed, right: Typed, position: int) -> Typed:
+def binary(node: Node, left: Typed, right: Typed) -> Typed:
     """Return `left <operator> right`. Raises Invalid, in Postgres's words, if there is no such operator."""
     if node in _COMPARISON:
         return _comparison(node, left, right)
     if node in _LOGIC:
         word = _LOGIC[node]
-        return Typed(f"({truth(left, word.upper())} {word} {truth(right, word.upper())})", BOOLEAN, position)
+        return Typed(f"({truth(left, word.upper())} {word} {truth(right, word.upper())})", BOOLEAN)
     if node in _BITWISE:
         return _bitwise(_BITWISE[node], left, right)
     if node is exp.DPipe:
@@ -80,29 +80,29 @@ _SIGNED_DIGITS_MAX: Final = 34
 """Spark's own negation of a decimal rounds to so many digits."""
 
 
-def unary(node: Node, value: Typed, position: int) -> Typed:
+def unary(node: Node, value: Typed) -> Typed:
     """Return `<operator> value`. Raises Invalid."""
     if node is exp.Not:
-        return Typed(f"(not {truth(value, 'NOT')})", BOOLEAN, position)
+        return Typed(f"(not {truth(value, 'NOT')})", BOOLEAN)
     allowed = NUMBERS if node is exp.Neg else INTEGERS
     sign = "-" if node is exp.Neg else "~"
     if value.span is not None and node is exp.Neg:
         span = Span(-value.span.months, -value.span.days, -value.span.microseconds)
-        return Typed(value.sql, value.type, position, span=span)
+        return Typed(value.sql, value.type, span=span)
     if value.name not in allowed:
-        raise Invalid(f"operator does not exist: {sign} {value.shown}", position=position)
+        raise Invalid(f"operator does not exist: {sign} {value.shown}")
     literal = value.sql.strip("()")
     if node is exp.Neg and (found := _LEAST.get(literal) or _NEGATED_LEAST.get(literal)):
-        return Typed(*found, position)
+        return Typed(*found)
     if value.type is not None and (value.type.precision or 0) > _SIGNED_DIGITS_MAX:
-        return Typed(f"cast(0BD - {value.sql} as {value.type.spark})", value.type, position)
-    return Typed(f"({sign}{value.sql})", value.type, position)
+        return Typed(f"cast(0BD - {value.sql} as {value.type.spark})", value.type)
+    return Typed(f"({sign}{value.sql})", value.type)
 
 
 def truth(value: Typed, what: str) -> str:
     """Return the Spark SQL of a boolean. Raises Invalid for any other type."""
     if value.type is not None and value.type != BOOLEAN:
-        raise Invalid(f"argument of {what} must be type boolean, not type {value.shown}", position=value.position)
+        raise Invalid(f"argument of {what} must be type boolean, not type {value.shown}")
     return coerced(value, BOOLEAN).sql
 
 
@@ -111,7 +111,7 @@ def comparable(values: Sequence[Typed], what: str) -> ColumnType:
     kind = widest(values, what)
     if kind.name in _FLOATS and any(value.type is not None and value.type != kind for value in values):
         kind = DOUBLE
-    require_ordered(kind, what, values[0].position)
+    require_ordered(kind, what)
     return kind
 
 
@@ -124,7 +124,7 @@ def _comparison(node: Node, left: Typed, right: Typed) -> Typed:
             raise
         raise _no_operator(sign, left, right) from error
     shown = compared(sign, left, right, kind)
-    return Typed(f"(not {shown})" if node is exp.NullSafeNEQ else shown, BOOLEAN, left.position)
+    return Typed(f"(not {shown})" if node is exp.NullSafeNEQ else shown, BOOLEAN)
 
 
 def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
@@ -140,14 +140,14 @@ def _rounded(sign: str, left: Typed, right: Typed, kind: ColumnType) -> Typed:
     one, other = left.sql, right.sql
     if sign == "/" and kind.name in INTEGERS:
         # Postgres truncates. Spark's `/` returns a fraction and its `div` a bigint.
-        return Typed(f"cast(({one} div {other}) as {kind.spark})", kind, left.position)
+        return Typed(f"cast(({one} div {other}) as {kind.spark})", kind)
     if sign == "/":
         # NaN divided by zero is NaN in Postgres and an error in Spark.
         quotient = f"({one} / case when isnan({one}) and {other} = 0 then {one} else {other} end)"
         # Spark's quotient of two floats is a double. It has enough digits, so rounding it once more is exact.
         single = kind.name is TypeName.REAL
-        return Typed(f"cast({quotient} as float)" if single else quotient, kind, left.position)
-    return Typed(f"({one} {sign} {other})", kind, left.position)
+        return Typed(f"cast({quotient} as float)" if single else quotient, kind)
+    return Typed(f"({one} {sign} {other})", kind)
 
 
 def _exact(sign: str, left: Typed, right: Typed) -> Typed:
@@ -161,19 +161,17 @@ def _exact(sign: str, left: Typed, right: Typed) -> Typed:
         raise Invalid(
             "numeric / numeric is not supported in a view: Postgres chooses its digits by the values: "
             "multiply by a fraction, or cast to double precision first",
-            position=left.position,
         )
     if sign == "*":
         if scale + other_scale > NUMERIC_PRECISION_MAX:
             raise Invalid(
                 f"a product of {scale + other_scale} digits behind the point is not supported in a view: "
                 f"{NUMERIC_PRECISION_MAX} is most: cast the factors to narrower numerics",
-                position=left.position,
             )
         kind = numeric(whole + other_whole + 1, scale + other_scale)
     else:
         kind = numeric(max(whole, other_whole) + 1, max(scale, other_scale))
-    return Typed(f"({left.sql} {sign} {right.sql})", kind, left.position)
+    return Typed(f"({left.sql} {sign} {right.sql})", kind)
 
 
 def _number_kind(sign: str, left: Typed, right: Typed) -> ColumnType:
@@ -202,15 +200,15 @@ def _moved(sign: str, left: Typed, right: Typed) -> Typed:
     if sign in "+-" and right.span is not None:
         return _shifted(sign, left, right.span)
     if sign in "+-" and left.name is TypeName.DATE and right.name in (TypeName.SMALLINT, TypeName.INTEGER):
-        return Typed(f"date_{'add' if sign == '+' else 'sub'}({left.sql}, {right.sql})", DATE, left.position)
+        return Typed(f"date_{'add' if sign == '+' else 'sub'}({left.sql}, {right.sql})", DATE)
     if sign == "-" and left.name is right.name is TypeName.DATE:
-        return Typed(f"datediff({left.sql}, {right.sql})", INTEGER, left.position)
+        return Typed(f"datediff({left.sql}, {right.sql})", INTEGER)
     raise _no_operator(sign, left, right)
 
 
 def _shifted(sign: str, value: Typed, span: Span) -> Typed:
     if value.name is TypeName.DATE:
-        value = cast(value, TIMESTAMP, value.position)
+        value = cast(value, TIMESTAMP)
     sql = value.sql
     seconds = f"{abs(span.microseconds) // 10**6}.{abs(span.microseconds) % 10**6:06d}"
     for amount, text, unit in (
@@ -220,7 +218,7 @@ def _shifted(sign: str, value: Typed, span: Span) -> Typed:
     ):
         if amount:
             sql = f"({sql} {'+' if (amount > 0) == (sign == '+') else '-'} INTERVAL '{text}' {unit})"
-    return Typed(sql, value.type, value.position)
+    return Typed(sql, value.type)
 
 
 def _bitwise(sign: str, left: Typed, right: Typed) -> Typed:
@@ -228,18 +226,18 @@ def _bitwise(sign: str, left: Typed, right: Typed) -> Typed:
     if not known or any(value.name not in INTEGERS for value in known):
         raise _no_operator("#" if sign == "^" else sign, left, right)
     kind = common(known, sign)
-    return Typed(f"({coerced(left, kind).sql} {sign} {coerced(right, kind).sql})", kind, left.position)
+    return Typed(f"({coerced(left, kind).sql} {sign} {coerced(right, kind).sql})", kind)
 
 
 def _concatenated(left: Typed, right: Typed) -> Typed:
     if any(value.type is not None and value.type.array for value in (left, right)):
-        raise Invalid("array concatenation is not supported in a view", position=left.position)
+        raise Invalid("array concatenation is not supported in a view")
     if TypeName.TEXT not in (left.name, right.name) and left.type is not None and right.type is not None:
         raise _no_operator("||", left, right)
     if TypeName.JSONB in (left.name, right.name) or TypeName.BYTEA in (left.name, right.name):
         raise _no_operator("||", left, right)
-    one, other = (cast(value, TEXT, value.position).sql for value in (left, right))
-    return Typed(f"concat({one}, {other})", TEXT, left.position)
+    one, other = (cast(value, TEXT).sql for value in (left, right))
+    return Typed(f"concat({one}, {other})", TEXT)
 
 
 def require_powers(left: Typed, right: Typed) -> None:
@@ -250,4 +248,4 @@ def require_powers(left: Typed, right: Typed) -> None:
 
 
 def _no_operator(sign: str, left: Typed, right: Typed) -> Invalid:
-    return Invalid(f"operator does not exist: {left.shown} {sign} {right.shown}", position=left.position)
+    return Invalid(f"operator does not exist: {left.shown} {sign} {right.shown}")

@@ -39,15 +39,15 @@ class Overload:
     spark: str
 
 
-def called(overloads: Sequence[Overload], name: str, arguments: Sequence[Typed], position: int) -> Typed:
+def called(overloads: Sequence[Overload], name: str, arguments: Sequence[Typed]) -> Typed:
     """Return the call of a function by one of its overloads. Raises Invalid."""
     found = next((one for one in overloads if _exact(one, arguments)), None)
     found = found or next((one for one in overloads if _fits(one, arguments)), None)
     if found is None:
         types = ", ".join(argument.shown for argument in arguments)
-        raise Invalid(f"function {name}({types}) does not exist", position=position)
+        raise Invalid(f"function {name}({types}) does not exist")
     given = [coerced(value, kind) for value, kind in zip(arguments, found.arguments, strict=True)]
-    return Typed(f"({found.spark.format(*(value.sql for value in given))})", _result(found, given), position)
+    return Typed(f"({found.spark.format(*(value.sql for value in given))})", _result(found, given))
 
 
 def _result(found: Overload, given: Sequence[Typed]) -> ColumnType:

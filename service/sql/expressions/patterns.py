@@ -22,7 +22,7 @@ _SPARKS: Final = re.compile(r"(?s:(\\.|[^%\\])*+%?(\\.|[^%\\])*+|%+[^%_\\]+%+)")
 _LITERALS: Final = (r"(?s)\\(.)|([^%_\\]+)", r"\\Q$1$2\\E")
 _ONE: Final = (r"(?<!\\Q)_", ".")
 _ANY: Final = (r"(?<!\\Q)%+", ")(?>.*?")
-_FIRST, _LAST, _ESCAPE, _SPECIAL = (quoted(part, 0) for part in (r"(?s)\A(?>", r"\z)", "\\", "%_\\"))
+_FIRST, _LAST, _ESCAPE, _SPECIAL = (quoted(part) for part in (r"(?s)\A(?>", r"\z)", "\\", "%_\\"))
 
 
 def like(value: Typed, pattern: Typed, escape: str, *, folded: bool) -> str:
@@ -30,12 +30,12 @@ def like(value: Typed, pattern: Typed, escape: str, *, folded: bool) -> str:
     text = coerced(value, TEXT).sql
     if pattern.type is not None or pattern.literal is None:
         if escape != "\\":
-            raise Invalid("ESCAPE takes a literal pattern in a view", position=pattern.position)
+            raise Invalid("ESCAPE takes a literal pattern in a view")
         return _checked(text, coerced(pattern, TEXT).sql, folded=folded)
-    literal = _escaped(pattern, pattern.literal, escape)
-    shown = quoted(literal, pattern.position)
+    literal = _escaped(pattern.literal, escape)
+    shown = quoted(literal)
     if sum(map(literal.count, "%_\\")) > WILDCARDS_MAX:
-        raise Invalid(_TOO_MANY, position=pattern.position)
+        raise Invalid(_TOO_MANY)
     if _SPARKS.fullmatch(literal):
         return f"({text} {'ilike' if folded else 'like'} {shown})"
     return _matched(text, shown, folded=folded)
@@ -60,18 +60,18 @@ def _matched(text: str, pattern: str, *, folded: bool) -> str:
 
 
 def _replaced(text: str, step: tuple[str, str]) -> str:
-    regex, replacement = (quoted(part, 0) for part in step)
+    regex, replacement = (quoted(part) for part in step)
     return f"regexp_replace({text}, {regex}, {replacement})"
 
 
-def _escaped(value: Typed, literal: str, escape: str) -> str:
+def _escaped(literal: str, escape: str) -> str:
     """Return the pattern with a backslash for its escape, and only where one is needed: Spark refuses others."""
     shown, characters = "", iter(literal)
     for character in characters:
         if escape and character == escape:
             following = next(characters, None)
             if following is None:
-                raise Invalid(_ENDS, position=value.position)
+                raise Invalid(_ENDS)
             shown += "\\" + following if following in "%_\\" else following
         else:
             shown += "\\\\" if character == "\\" else character

@@ -58,7 +58,6 @@ class Typed:
 
     sql: str
     type: ColumnType | None
-    position: int
     literal: str | None = None
     column: Column | None = None
     span: Span | None = None
@@ -76,23 +75,23 @@ class Typed:
         return "numeric" if self.name is TypeName.NUMERIC else str(self.type)
 
 
-def quoted(text: str, position: int) -> str:
+def quoted(text: str) -> str:
     """Return a Spark string literal. Characters that Spark's lexer would interpret are escaped. Raises Invalid."""
-    refuse_substitution(text, position)
+    refuse_substitution(text)
     escapes = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1a": "\\Z", "\b": "\\b"}
     return "'" + "".join(escapes.get(char, char) for char in text) + "'"
 
 
-def quoted_name(name: str, position: int) -> str:
+def quoted_name(name: str) -> str:
     """Return a Spark identifier. Raises Invalid."""
-    refuse_substitution(name, position)
+    refuse_substitution(name)
     return "`" + name.replace("`", "``") + "`"
 
 
-def refuse_substitution(text: str, position: int) -> None:
+def refuse_substitution(text: str) -> None:
     """Raise Invalid for a text in which Spark would substitute a setting or a variable of its environment."""
     if "${" in text:
-        raise Invalid('"${" is not allowed in a view', position=position)
+        raise Invalid('"${" is not allowed in a view')
 
 
 def settled(value: Typed) -> Typed:
@@ -103,10 +102,10 @@ def settled(value: Typed) -> Typed:
 def coerced(value: Typed, to: ColumnType) -> Typed:
     """Return `value` as a `to`, by Postgres's implicit casts. Raises Invalid if there is none."""
     if value.type is None:
-        sql = f"cast(NULL as {to.spark})" if value.literal is None else literal(value.literal, to, value.position)
-        return Typed(sql, _as_written(value.literal, to), value.position)
+        sql = f"cast(NULL as {to.spark})" if value.literal is None else literal(value.literal, to)
+        return Typed(sql, _as_written(value.literal, to))
     if not fits(value, to):
-        raise Invalid(f"type {value.shown} is not a {to}: write a cast", position=value.position)
+        raise Invalid(f"type {value.shown} is not a {to}: write a cast")
     if value.type == to or (value.name is TypeName.NUMERIC and to.name is TypeName.NUMERIC and not to.array):
         return value
     if to.name is TypeName.NUMERIC:
@@ -158,7 +157,6 @@ def common(values: Sequence[Typed], what: str) -> ColumnType:
             raise Invalid(
                 f"{what}: {whole} digits before the point and {scale} behind it are more than the "
                 f"{NUMERIC_PRECISION_MAX} that a view has: cast the values to a narrower numeric",
-                position=values[0].position,
             )
         return numeric(whole, scale)
     return kind
@@ -176,7 +174,7 @@ def widest(values: Sequence[Typed], what: str) -> ColumnType:
         if fits(found, value.type) and not fits(value, found.type):
             found = value
         elif not fits(value, found.type) and not _both_numeric(found, value):
-            raise Invalid(f"{what} types {found.shown} and {value.shown} cannot be matched", position=value.position)
+            raise Invalid(f"{what} types {found.shown} and {value.shown} cannot be matched")
     assert found.type is not None
     if found.name is TypeName.REAL and any(value.name in (*INTEGERS, TypeName.NUMERIC) for value in known):
         # In Postgres a real and an exact number meet as double precision.
@@ -184,32 +182,32 @@ def widest(values: Sequence[Typed], what: str) -> ColumnType:
     return found.type
 
 
-def number(text: str, position: int) -> Typed:
+def number(text: str) -> Typed:
     """Return a number as written: the smallest integer type that fits, else an exact numeric. Raises Invalid."""
     cleaned = text.replace("_", "")
     try:
         value = Decimal(cleaned)
     except InvalidOperation:
-        raise Invalid(f"number {text} is not supported: write it in decimal digits", position=position) from None
+        raise Invalid(f"number {text} is not supported: write it in decimal digits") from None
     if cleaned.isdigit():
         whole = int(value)
         if whole < 1 << 31:
-            return Typed(str(whole), INTEGER, position)
+            return Typed(str(whole), INTEGER)
         if whole < 1 << 63:
-            return Typed(f"{whole}L", BIGINT, position)
-    written = _decimal(value, position)
-    return Typed(written, _as_written(cleaned, NUMERIC), position)
+            return Typed(f"{whole}L", BIGINT)
+    written = _decimal(value)
+    return Typed(written, _as_written(cleaned, NUMERIC))
 
 
-def literal(text: str, to: ColumnType, position: int) -> str:
+def literal(text: str, to: ColumnType) -> str:
     """Return the Spark literal for a quoted literal read as a `to`. Raises Invalid, in Postgres's words."""
     reader = None if to.array else _LITERALS.get(to.name)
     if reader is None:
-        raise Invalid(f"a literal of type {to} is not supported in a view", position=position)
+        raise Invalid(f"a literal of type {to} is not supported in a view")
     try:
-        return reader(text, to, position)
+        return reader(text, to)
     except (ValueError, InvalidOperation):
-        raise Invalid(f'invalid input syntax for type {to.name}: "{text}"', position=position) from None
+        raise Invalid(f'invalid input syntax for type {to.name}: "{text}"') from None
 
 
 def _as_written(text: str | None, to: ColumnType) -> ColumnType:
@@ -224,22 +222,22 @@ def _both_numeric(one: Typed, other: Typed) -> bool:
     return one.name is TypeName.NUMERIC and other.name is TypeName.NUMERIC
 
 
-def _decimal(value: Decimal, position: int) -> str:
+def _decimal(value: Decimal) -> str:
     if not value.is_finite() or abs(value.adjusted()) > NUMERIC_PRECISION_MAX:
-        raise Invalid(f"a number has at most {NUMERIC_PRECISION_MAX} digits in a view", position=position)
+        raise Invalid(f"a number has at most {NUMERIC_PRECISION_MAX} digits in a view")
     text = format(value, "f")
     if len(text.replace(".", "").lstrip("-0")) > NUMERIC_PRECISION_MAX or len(text.partition(".")[2]) > (
         NUMERIC_PRECISION_MAX
     ):
-        raise Invalid(f"a number has at most {NUMERIC_PRECISION_MAX} digits in a view", position=position)
+        raise Invalid(f"a number has at most {NUMERIC_PRECISION_MAX} digits in a view")
     return f"({text}BD)" if value.is_signed() else f"{text}BD"
 
 
-def _text(text: str, _: ColumnType, position: int) -> str:
-    return quoted(text, position)
+def _text(text: str, _: ColumnType) -> str:
+    return quoted(text)
 
 
-def _boolean(text: str, _: ColumnType, __: int) -> str:
+def _boolean(text: str, _: ColumnType) -> str:
     word = text.strip().lower()
     for value, spelled in ((True, ("true", "yes", "on", "1")), (False, ("false", "no", "off", "0"))):
         # Postgres accepts any unique prefix. "o" is a prefix of both on and off.
@@ -248,19 +246,19 @@ def _boolean(text: str, _: ColumnType, __: int) -> str:
     raise ValueError(text)
 
 
-def _whole(text: str, to: ColumnType, __: int) -> str:
+def _whole(text: str, to: ColumnType) -> str:
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", text):
         raise ValueError(text)
     value, half = int(text), 1 << (_INTEGER_BITS[to.name] - 1)
     if not -half <= value < half:
         raise ValueError(text)
-    return f"cast({_decimal(Decimal(value), 1)} as {to.spark})"
+    return f"cast({_decimal(Decimal(value))} as {to.spark})"
 
 
-def _exact(text: str, _: ColumnType, position: int) -> str:
+def _exact(text: str, _: ColumnType) -> str:
     if not re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\s*", text):
         raise ValueError(text)
-    return _decimal(Decimal(text.strip()), position)
+    return _decimal(Decimal(text.strip()))
 
 
 _NOT_FINITE: Final = {
@@ -273,7 +271,7 @@ _NOT_FINITE: Final = {
 }
 
 
-def _float(text: str, to: ColumnType, __: int) -> str:
+def _float(text: str, to: ColumnType) -> str:
     word = _NOT_FINITE.get(text.strip().lower())
     if word is None:
         if not re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\s*", text):
@@ -282,7 +280,7 @@ def _float(text: str, to: ColumnType, __: int) -> str:
     return f"cast('{word}' as {to.spark})"
 
 
-def _bytes(text: str, _: ColumnType, __: int) -> str:
+def _bytes(text: str, _: ColumnType) -> str:
     if not text.startswith("\\x"):
         raise ValueError(text)
     return f"X'{bytes.fromhex(text[2:]).hex()}'"
@@ -292,13 +290,13 @@ _DAY: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK: Final = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
 
 
-def _date(text: str, _: ColumnType, __: int) -> str:
+def _date(text: str, _: ColumnType) -> str:
     if not re.fullmatch(_DAY, text.strip()):
         raise ValueError(text)
     return f"DATE'{date.fromisoformat(text.strip()).isoformat()}'"
 
 
-def _time(text: str, _: ColumnType, __: int) -> str:
+def _time(text: str, _: ColumnType) -> str:
     if not re.fullmatch(_CLOCK, text.strip()):
         raise ValueError(text)
     shown = time.fromisoformat(_six_digits(text.strip())).isoformat()
@@ -306,13 +304,13 @@ def _time(text: str, _: ColumnType, __: int) -> str:
     return f"'{shown.rstrip('0') if '.' in shown else shown}'"
 
 
-def _timestamp(text: str, _: ColumnType, __: int) -> str:
+def _timestamp(text: str, _: ColumnType) -> str:
     if not re.fullmatch(rf"{_DAY}(?:[ T]{_CLOCK})?", text.strip()):
         raise ValueError(text)
     return f"TIMESTAMP_NTZ'{datetime.fromisoformat(_six_digits(text.strip())).isoformat(sep=' ')}'"
 
 
-def _timestamptz(text: str, _: ColumnType, __: int) -> str:
+def _timestamptz(text: str, _: ColumnType) -> str:
     found = re.fullmatch(rf"({_DAY}(?:[ T]{_CLOCK})?)\s*(Z|UTC|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?", text.strip())
     if not found:
         raise ValueError(text)
@@ -321,7 +319,7 @@ def _timestamptz(text: str, _: ColumnType, __: int) -> str:
     return f"TIMESTAMP'{shown}{zone[:3]}:{zone[3:].removeprefix(':') or '00'}'"
 
 
-def _uuid(text: str, _: ColumnType, __: int) -> str:
+def _uuid(text: str, _: ColumnType) -> str:
     return f"'{UUID(text.strip())}'"
 
 

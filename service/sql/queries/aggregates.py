@@ -16,7 +16,7 @@ from service.protocol.columns import KeyColumn
 from service.sql.expressions.allowed import called_name
 from service.sql.queries.allowed import LINEAR, is_aggregate
 from service.sql.queries.blocks import Block, Output, filtered, foreign, merged
-from service.sql.queries.nodes import bare, column, columns_of, named, operand, parsed, printed, rewritten
+from service.sql.queries.nodes import bare, built, column, columns_of, named, operand, printed, rewritten
 from service.sql.queries.parts import LEAST, PART, first_of, ordered_within, stored_input
 from service.sql.queries.relations import (
     BRANCH,
@@ -26,7 +26,7 @@ from service.sql.queries.relations import (
     Parted,
     Pending,
     is_count,
-    output_text,
+    shown_by,
     uniquely_named,
 )
 from service.sql.queries.scope import Scope
@@ -98,7 +98,7 @@ def _counted(value: exp.Expr, counts: set[str]) -> exp.Expr:
 
     def replaced(node: exp.Expr) -> exp.Expr | None:
         if isinstance(node, exp.Column) and printed(node) in counts:
-            return exp.Anonymous(this="coalesce", expressions=[node.copy(), parsed("0")])
+            return exp.Anonymous(this="coalesce", expressions=[node.copy(), built("0")])
         return None
 
     return rewritten(value, replaced)
@@ -265,9 +265,9 @@ class _Groups:
             sum(1 << at for at, place in enumerate(reversed(places)) if place not in members) for members in self._sets
         ]
         if not self._branched:
-            return parsed(str(masks[0]))
+            return built(str(masks[0]))
         whens = [
-            exp.If(this=exp.EQ(this=column(NAMELESS, BRANCH), expression=parsed(str(at))), true=parsed(str(mask)))
+            exp.If(this=exp.EQ(this=column(NAMELESS, BRANCH), expression=built(str(at))), true=built(str(mask)))
             for at, mask in enumerate(masks)
         ]
         return exp.Case(ifs=whens)
@@ -345,15 +345,17 @@ def _by_parts(
         *(replace(one, value=ordered_within(one.value, order, LEAST)) for one in made),
     ]
     if not keys:
-        shown.append(Output(ONE, parsed("1::smallint")))
+        shown.append(Output(ONE, built("1::smallint")))
         seen.append(shown[0])
-    group = f" GROUP BY {', '.join(printed(one.value) for one in shown)}" if keys else ""
+    query = built('SELECT 1 FROM "part"')
+    if keys:
+        query.set("group", exp.Group(expressions=[one.value for one in shown]))
     body = Parted(
         source=source.one,
         where=source.where,
         columns=tuple(dict.fromkeys(columns)),
-        sql=f'SELECT {output_text([*shown, *made])} FROM "part"{group}',
-        seen=f'SELECT {output_text(seen)} FROM "part"{group}',
+        query=shown_by(query, [*shown, *made]),
+        seen=shown_by(query, seen),
         reads=frozenset({*columns, *(name for one in made for alias, name in columns_of(one.value) if alias == PART)}),
         key=tuple(KeyColumn(name=one.name) for one in shown),
         outputs=outputs,

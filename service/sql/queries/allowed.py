@@ -46,7 +46,7 @@ def check(tree: Tree, node: exp.Expr) -> None:
     match node:
         case exp.Anonymous():
             _check_call(tree, node)
-        case exp.Literal() | exp.Column():
+        case exp.Literal() | exp.RawString() | exp.ByteString() | exp.Column():
             check_steady(tree, node)
         case exp.DataType() if node.this is not exp.DType.ARRAY:
             _check_type(tree, node)
@@ -58,13 +58,16 @@ def check(tree: Tree, node: exp.Expr) -> None:
             pass
 
 
-def _is_clock(node: exp.Literal) -> bool:
-    """Whether a text can be a date that depends on the clock: any such word that is cast, or the word alone."""
-    if not node.args.get("is_string"):
+def _is_clock(node: exp.Literal | exp.RawString | exp.ByteString) -> bool:
+    """Whether a text can be a date that depends on the clock: any such word that is cast, or the word alone.
+
+    An escape may hide the word.
+    """
+    if isinstance(node, exp.Literal) and not node.is_string:
         return False
-    around = node.parent
+    around, hidden = node.parent, isinstance(node, exp.ByteString) and "\\" in node.name
     if isinstance(around, exp.Cast):
-        return around.args["to"].this not in _TEXTS and _DAY.search(node.name) is not None
+        return around.args["to"].this not in _TEXTS and (hidden or _DAY.search(node.name) is not None)
     return _DAY.fullmatch(node.name.strip()) is not None
 
 
@@ -77,7 +80,7 @@ def check_steady(tree: Tree, node: exp.Expr) -> None:
                 _refuse(tree, node, f"{name} depends on the time of the statement: {_clock_instead(name)}")
             if name in _RANDOM:
                 _refuse(tree, node, f"function {name} gives another value at each call: store its value in a table")
-        case exp.Literal() if _is_clock(node):
+        case exp.Literal() | exp.RawString() | exp.ByteString() if _is_clock(node):
             message = f"'{node.name}' as a date or time changes with the clock: use a constant, or cast a text to text"
             _refuse(tree, node, message)
         case exp.Column():

@@ -12,7 +12,7 @@ from sqlglot import exp
 from service.protocol.columns import ColumnType, TypeName
 from service.sql.expressions.typed import BOOLEAN, DOUBLE, INTEGERS, TEXT, number
 from service.sql.queries.blocks import Block, filtered
-from service.sql.queries.nodes import bare, columns_of, named, parsed, printed, substituted
+from service.sql.queries.nodes import bare, built, columns_of, named, substituted
 
 
 def over_branches(block: Block, alias: str, branches: Sequence[Block]) -> tuple[Block, ...] | None:
@@ -48,7 +48,7 @@ def _type(branch: Block, place: int) -> ColumnType | None:
             except ValueError:
                 return None
         case exp.Literal() as node:
-            return TEXT if node.is_string else number(node.name, 0).type
+            return TEXT if node.is_string else number(node.name).type
         case exp.Boolean():
             return BOOLEAN
         case _:
@@ -73,6 +73,6 @@ def _cast(branch: Block, place: int, to: ColumnType) -> Block:
     if _type(branch, place) == to:
         return branch
     outputs = list(branch.outputs)
-    value = parsed(f"cast({printed(outputs[place].value)} as {to})")
+    value = built(f"cast({{0}} as {to})", outputs[place].value)
     outputs[place] = replace(outputs[place], value=value)
     return replace(branch, outputs=tuple(outputs))

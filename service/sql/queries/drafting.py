@@ -1,31 +1,33 @@
 """Make drafts of the relations of a query: give them numbers, drop columns that nothing reads, and print their SQL."""
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlglot import exp
 
 from service.protocol.columns import KeyColumn
 from service.protocol.ids import RelationId
-from service.protocol.quoting import quoted
 from service.protocol.stage import Condition, Input, Join, JoinKind, Partition, Side, Value
 from service.sql.queries.blocks import Block, Output, Shape, is_true, never_null
-from service.sql.queries.drafts import Call, Draft, Grouping, Result
+from service.sql.queries.drafts import CALLS, Call, Draft, Grouping, Result, Trees
 from service.sql.queries.heads import first_rows
 from service.sql.queries.keys import keyed
 from service.sql.queries.nodes import (
     aliases_of,
     bare,
+    built,
+    column,
     columns_of,
     is_quantified,
     named,
     operand,
+    own_column,
     printed,
     realiased,
     rejects_nulls,
     rewritten,
+    within,
 )
 from service.sql.queries.relations import (
     BRANCH,
@@ -37,11 +39,9 @@ from service.sql.queries.relations import (
     Rows,
     labelled,
     not_null,
-    output_text,
     union_slots,
 )
 
-_PLACEHOLDER: Final = re.compile(r"([eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*')|\"_tidefill_call_(\d+)\"")
 _INNER: Final = "q"
 
 
@@ -52,7 +52,21 @@ def drafts_of(view: Pending, relations: Sequence[Pending]) -> tuple[Draft, ...]:
     for at in range(len(needed) - 2, -1, -1):
         _prune(needed[at], needed[at + 1 :])
     targets = {id(one): number for number, one in enumerate(needed)}
-    return tuple(draft for one in needed for draft in _drafts(one, targets))
+    return tuple(draft for one in needed for draft in _drafts(one, _Drafting(targets)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafting:
+    """The numbers of relations, and the trees of what is printed for one of them."""
+
+    targets: Mapping[int, int]
+    trees: Trees = field(default_factory=Trees)
+
+    def text(self, node: exp.Expr) -> str:
+        return self.trees.text(operand(node))
+
+    def relation(self, shape: Shape) -> RelationId:
+        return RelationId(shape.relation if shape.pending is None else -(self.targets[id(shape.pending)] + 1))
 
 
 def _reachable(view: Pending) -> list[Pending]:
@@ -113,67 +127,69 @@ def _reads(reader: Pending, one: Pending) -> Iterator[str]:
         yield from (name for value in read for alias, name in columns_of(value) if alias in aliases)
 
 
-def _drafts(one: Pending, targets: dict[int, int]) -> Iterator[Draft]:
-    body = one.body
+def _drafts(one: Pending, made: _Drafting) -> Iterator[Draft]:
+    body, target = one.body, made.targets[id(one)]
     match body:
         case Rows() if len(body.blocks) == 1:
-            yield _rows(body, targets, targets[id(one)])
+            yield _rows(body, made, target)
         case Rows():
-            yield from _union(body, targets, targets[id(one)])
+            yield from _union(body, made, target)
         case Grouped():
-            yield from _grouped(body, targets, targets[id(one)])
+            yield from _grouped(body, made, target)
         case Parted():
-            yield _parted(body, targets, targets[id(one)])
+            yield _parted(body, made, target)
 
 
-def _rows(body: Rows, targets: dict[int, int], target: int) -> Draft:
+def _rows(body: Rows, made: _Drafting, target: int) -> Draft:
     block, _ = keyed(body.blocks[0])
     outputs, hidden, key = labelled(body)
     return Draft(
         target=target,
-        joins=joins_of(block, targets),
-        where=_conditions(block, block.where),
-        rows=tuple(_value(one, block.core.inputs[0].alias) for one in (*outputs, *hidden)),
+        joins=_joins(block, made),
+        where=_conditions(made, block, block.where),
+        rows=tuple(_value(made, one, block.core.inputs[0].alias) for one in (*outputs, *hidden)),
         columns=tuple(one.name for one in (*outputs, *hidden)),
         visible=len(outputs),
         key=key,
         distribution=(),
         not_null=not_null(body, (*outputs, *hidden)),
+        trees=made.trees,
         places=_places(outputs),
     )
 
 
-def _union(body: Rows, targets: dict[int, int], target: int) -> Iterator[Draft]:
+def _union(body: Rows, made: _Drafting, target: int) -> Iterator[Draft]:
     outputs, _, key = labelled(body)
     slots = union_slots(body)
     names = [one.name for one in outputs]
     rows: list[tuple[Value, ...]] = []
     for number, block in enumerate(body.blocks):
         filled = {name: value for name, at, value in slots if at == number}
-        hidden = [
-            Value(name=part.name, sql=printed(filled[part.name]) if part.name in filled else "null") for part in key[1:]
+        hidden = [Value(name=part.name, sql=made.text(filled.get(part.name, exp.Null()))) for part in key[1:]]
+        visible = [
+            Value(name=name, sql=made.text(output.value)) for name, output in zip(names, block.outputs, strict=True)
         ]
-        visible = [Value(name=name, sql=_text(output.value)) for name, output in zip(names, block.outputs, strict=True)]
-        rows.append((*visible, Value(name=BRANCH, sql=f"{number}::smallint"), *hidden))
+        rows.append((*visible, Value(name=BRANCH, sql=made.text(built(f"{number}::smallint"))), *hidden))
     blocks = [keyed(block)[0] for block in body.blocks]
-    branches = tuple((joins_of(block, targets), values) for block, values in zip(blocks, rows, strict=True))
+    branches = tuple((_joins(block, made), values) for block, values in zip(blocks, rows, strict=True))
     for block, values in zip(blocks, rows, strict=True):
         yield Draft(
             target=target,
-            joins=joins_of(block, targets),
-            where=_conditions(block, block.where),
+            joins=_joins(block, made),
+            where=_conditions(made, block, block.where),
             rows=values,
             columns=tuple(value.name for value in values),
             visible=len(outputs),
             key=key,
             distribution=tuple(part.name for part in key),
             not_null=not_null(body, outputs),
+            trees=made.trees,
             branches=branches,
             places=_places(outputs),
         )
 
 
-def _grouped(body: Grouped, targets: dict[int, int], target: int) -> Iterator[Draft]:
+def _grouped(body: Grouped, made: _Drafting, target: int) -> Iterator[Draft]:
     outputs, hidden, key = labelled(body)
     block, _ = keyed(body.block)
     names = _key_names(body, key)
@@ -183,27 +199,28 @@ def _grouped(body: Grouped, targets: dict[int, int], target: int) -> Iterator[Dr
     results = tuple(_result(output, names, [name for name, _ in calls]) for output in every)
     stored = set(names.values())
     for number, members in enumerate(body.sets):
-        rows = [Value(name=names[one.name], sql=_text(one.value)) for one in body.keys]
+        rows = [Value(name=names[one.name], sql=made.text(one.value)) for one in body.keys]
         if body.branched:
-            rows.insert(0, Value(name=names[BRANCH], sql=f"{number}::smallint"))
+            rows.insert(0, Value(name=names[BRANCH], sql=made.text(built(f"{number}::smallint"))))
         elif not body.keys:
-            rows.append(Value(name=ONE, sql="1::smallint"))
+            rows.append(Value(name=ONE, sql=made.text(built("1::smallint"))))
         yield Draft(
             target=target,
-            joins=joins_of(block, targets),
-            where=_conditions(block, block.where),
+            joins=_joins(block, made),
+            where=_conditions(made, block, block.where),
             rows=tuple(rows),
             columns=tuple(one.name for one in every),
             visible=len(outputs),
             key=key,
             distribution=tuple(part.name for part in key),
             not_null=not_null(body, every),
+            trees=made.trees,
             grouping=Grouping(
                 calls=tuple(_call(call, block) for _, call in calls),
                 results=tuple(one for one in results if one.name not in stored),
                 always=not members,
                 padded=frozenset(names[one.name] for at, one in enumerate(body.keys) if at not in members),
-                seen=None if body.seen is None else _text(body.seen),
+                seen=body.seen,
             ),
             places=_places(outputs),
         )
@@ -220,17 +237,9 @@ def _result(output: Output, names: dict[str, str], calls: Sequence[str]) -> Resu
         if not isinstance(node, exp.Column):
             return None
         name = named(node)[1]
-        label = names[name] if name in names else f"_tidefill_call_{calls.index(name)}"
-        return exp.Column(this=exp.to_identifier(label, quoted=True))
+        return own_column(names[name]) if name in names else column(CALLS, f"call_{calls.index(name)}")
 
-    text = _text(rewritten(output.value, replaced))
-    parts: list[str | int] = []
-    at = 0
-    for found in _PLACEHOLDER.finditer(text):
-        if found[2] is not None:
-            parts += [text[at : found.start()], int(found[2])]
-            at = found.end()
-    return Result(output.name, tuple(part for part in (*parts, text[at:]) if part != ""))
+    return Result(output.name, rewritten(output.value, replaced))
 
 
 def _call(node: exp.Expr, block: Block) -> Call:
@@ -240,66 +249,69 @@ def _call(node: exp.Expr, block: Block) -> Call:
     argument = inner.expressions[0] if inner.expressions else None
     return Call(
         function=inner.name.lower(),
-        sql=printed(node),
-        argument=None if argument is None or isinstance(argument, exp.Star) else _text(argument),
-        filter=None if condition is None else _text(condition),
+        node=node,
+        argument=None if isinstance(argument, exp.Star) else argument,
+        filter=condition,
         sure=argument is not None and never_null(argument, block.core.inputs),
     )
 
 
-def _parted(body: Parted, targets: dict[int, int], target: int) -> Draft:
+def _parted(body: Parted, made: _Drafting, target: int) -> Draft:
     outputs, hidden, key = labelled(body)
     every = (*outputs, *hidden)
-    shown = [replace(one, value=realiased(one.value, {NAMELESS: _INNER})) for one in every]
-    conditions = " AND ".join(printed(operand(realiased(one, {NAMELESS: _INNER}))) for one in body.having)
-    where = f" WHERE {conditions}" if conditions else ""
+    shown = [(one.name, realiased(one.value, {NAMELESS: _INNER})) for one in every]
+    having = [realiased(one, {NAMELESS: _INNER}) for one in body.having]
+
+    def over(query: exp.Expr) -> str:
+        """Print a query of the part with what is computed and filtered over its rows."""
+        return made.trees.text(within(query, _INNER, shown, having))
+
     source = body.source
     return Draft(
         target=target,
-        joins=(
-            Join(kind=JoinKind.INNER, inputs=(Input(alias=source.alias, relation=_relation(source.shape, targets)),)),
-        ),
-        where=tuple(_condition(one, (source.alias,)) for one in body.where),
+        joins=(Join(kind=JoinKind.INNER, inputs=(Input(alias=source.alias, relation=made.relation(source.shape)),)),),
+        where=tuple(_condition(made, one, (source.alias,)) for one in body.where),
         rows=(),
         columns=tuple(one.name for one in every),
         visible=len(outputs),
         key=key,
         distribution=tuple(part.name for part in key),
         not_null=not_null(body, every),
+        trees=made.trees,
         partition=Partition(
             columns=body.columns,
-            sql=f"SELECT {output_text(shown)} FROM ({body.sql}) AS {quoted(_INNER)}{where}",
+            sql=over(body.query),
             order=body.order,
             first=first_rows(body.ranked, body.having) if body.ranked is not None else "",
         ),
-        seen=f"SELECT {output_text(shown)} FROM ({body.seen}) AS {quoted(_INNER)}{where}" if body.seen else None,
+        seen=None if body.seen is None else over(body.seen),
         places=_places(outputs),
     )
 
 
-def joins_of(block: Block, targets: dict[int, int]) -> tuple[Join, ...]:
+def _joins(block: Block, made: _Drafting) -> tuple[Join, ...]:
     """Return the groups of a block."""
     return tuple(
         Join(
             kind=group.kind,
-            inputs=tuple(Input(alias=one.alias, relation=_relation(one.shape, targets)) for one in group.inputs),
-            on=_conditions(block, group.on),
+            inputs=tuple(Input(alias=one.alias, relation=made.relation(one.shape)) for one in group.inputs),
+            on=_conditions(made, block, group.on),
         )
         for group in block.groups
     )
 
 
-def _conditions(block: Block, conditions: Sequence[exp.Expr]) -> tuple[Condition, ...]:
+def _conditions(made: _Drafting, block: Block, conditions: Sequence[exp.Expr]) -> tuple[Condition, ...]:
     order = tuple(one.alias for group in block.groups for one in group.inputs)
     texts: dict[str, Condition] = {}
     for one in conditions:
         if not is_true(one):
-            made = _condition(one, order)
-            texts.setdefault(made.sql, made)
+            condition = _condition(made, one, order)
+            texts.setdefault(condition.sql, condition)
     return tuple(texts.values())
 
 
-def _condition(node: exp.Expr, order: Sequence[str]) -> Condition:
+def _condition(made: _Drafting, node: exp.Expr, order: Sequence[str]) -> Condition:
     inner = bare(node)
     sides = None
     if isinstance(inner, exp.EQ) and not any(
@@ -308,7 +320,7 @@ def _condition(node: exp.Expr, order: Sequence[str]) -> Condition:
         sides = (_side(inner.this, order), _side(inner.expression, order))
     inputs = _ordered(inner, order)
     rejects = tuple(one for one in inputs if rejects_nulls(inner, frozenset({one})))
-    return Condition(sql=_text(inner), inputs=inputs, equal=sides, rejects=rejects)
+    return Condition(sql=made.text(inner), inputs=inputs, equal=sides, rejects=rejects)
 
 
 def _side(node: exp.Expr, order: Sequence[str]) -> Side:
@@ -316,7 +328,7 @@ def _side(node: exp.Expr, order: Sequence[str]) -> Side:
     if isinstance(inner, exp.Column):
         alias, name = named(inner)
         return Side(sql=printed(inner), inputs=(alias,), alias=alias, column=name)
-    return Side(sql=_text(inner), inputs=_ordered(inner, order))
+    return Side(sql=printed(operand(inner)), inputs=_ordered(inner, order))
 
 
 def _ordered(node: exp.Expr, order: Sequence[str]) -> tuple[str, ...]:
@@ -324,18 +336,10 @@ def _ordered(node: exp.Expr, order: Sequence[str]) -> tuple[str, ...]:
     return tuple(alias for alias in order if alias in reads)
 
 
-def _relation(shape: Shape, targets: dict[int, int]) -> RelationId:
-    return RelationId(shape.relation if shape.pending is None else -(targets[id(shape.pending)] + 1))
-
-
-def _value(output: Output, driver: str) -> Value:
+def _value(made: _Drafting, output: Output, driver: str) -> Value:
     inner = bare(output.value)
-    alias, column = named(inner) if isinstance(inner, exp.Column) else ("", "")
-    return Value(name=output.name, sql=_text(output.value), column=column if alias == driver else None)
-
-
-def _text(node: exp.Expr) -> str:
-    return printed(operand(node))
+    alias, name = named(inner) if isinstance(inner, exp.Column) else ("", "")
+    return Value(name=output.name, sql=made.text(output.value), column=name if alias == driver else None)
 
 
 def _places(outputs: Sequence[Output]) -> dict[str, int]:

@@ -1,37 +1,56 @@
 """Define a draft: one stage before the types of its columns are known.
 
-A draft is plain data and can travel between processes. Several drafts may write one relation (`target`): the branches
-of a UNION ALL or the grouping sets of a GROUP BY. The last draft writes the view.
+A draft can travel between processes, with the trees of its expressions: to read them from text takes longer. Several
+drafts may write one relation (`target`): the branches of a UNION ALL or the grouping sets of a GROUP BY. The last draft
+writes the view.
 """
 
 from dataclasses import dataclass, field
+from typing import Final
+
+from sqlglot import exp
 
 from service.protocol.columns import KeyColumn
 from service.protocol.relation import Relation
 from service.protocol.stage import Condition, Join, Partition, Stage, Value
+from service.sql.queries.nodes import printed
+
+
+class Trees(dict[str, exp.Expr]):
+    """The trees of expressions by their texts in the store's SQL."""
+
+    def text(self, node: exp.Expr) -> str:
+        """Print an expression whose tree is needed again."""
+        sql = printed(node)
+        self.setdefault(sql, node)
+        return sql
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of an aggregate that is a sum of contributions.
 
-    `sql` is the whole call. `argument` is None for `count(*)`, and has no NULL if it is `sure`. Only rows that satisfy
+    `node` is the whole call. `argument` is None for `count(*)`, and has no NULL if it is `sure`. Only rows that satisfy
     `filter` count.
     """
 
     function: str
-    sql: str
-    argument: str | None = None
-    filter: str | None = None
+    node: exp.Expr
+    argument: exp.Expr | None = None
+    filter: exp.Expr | None = None
     sure: bool = False
+
+
+CALLS: Final = "c"
+"""The qualifier of `call_0`, `call_1`, ... in a result: the values of the calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A column computed from keys (by name) and calls. `parts` is its SQL; a number stands for that call."""
+    """A column computed from keys (by name) and calls."""
 
     name: str
-    parts: tuple[str | int, ...]
+    node: exp.Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +65,7 @@ class Grouping:
     results: tuple[Result, ...]
     always: bool
     padded: frozenset[str] = frozenset()
-    seen: str | None = None
+    seen: exp.Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +76,7 @@ class Draft:
     them. A `final` draft writes the view. `rows` are all columns, or an aggregate's keys, or nothing for a partition.
     `seen` is the query of the partition if a column has values that are equal and look different.
     `branches` has the joins and the rows of all drafts of a target of several branches, so that their common types can
-    be described.
+    be described. `trees` has the tree of each expression.
     """
 
     target: int
@@ -69,6 +88,7 @@ class Draft:
     key: tuple[KeyColumn, ...]
     distribution: tuple[str, ...]
     not_null: frozenset[str]
+    trees: Trees
     grouping: Grouping | None = None
     partition: Partition | None = None
     final: bool = False

@@ -3,14 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from sqlglot import exp
+
 from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType, TypeName
 from service.protocol.ids import RelationId
 from service.protocol.quoting import quoted
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.stage import Aggregate, Join, Stage, Value
-from service.sql.queries.drafts import Draft, Grouping, Planned
+from service.protocol.stage import Aggregate, Join, Partition, Stage, Value
+from service.sql.queries.drafts import CALLS, Draft, Grouping, Planned
 from service.sql.queries.measures import Measures
+from service.sql.queries.nodes import built, own_column, printed, substituted, within
+from service.sql.queries.scales import Scales
+from service.sql.queries.spark import with_spark
 from service.sql.statements.tables import UNBOUND
 
 
@@ -37,22 +42,33 @@ def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, 
         return _finished_aggregate(draft, draft.grouping, types, relations)
     kinds = {name: _type(draft, name, text) for name, text in zip(draft.columns, types, strict=True)}
     rows = tuple(
-        Value(name=value.name, sql=f"cast({value.sql} as {kinds[value.name]})")
+        _value(draft, value.name, _cast(draft.trees[value.sql], kinds[value.name]))
         if draft.branches or _differs(kinds[value.name], types[at])
         else value
         for at, value in enumerate(draft.rows)
     )
     draft = replace(draft, distribution=_distribution(draft, relations))
     partition = draft.partition
-    if partition is not None and draft.seen is not None and any(kind.looks_differ for kind in kinds.values()):
-        partition = partition.model_copy(update={"sql": draft.seen})
-    if partition is not None and any(
-        _differs(kinds[name], text) for name, text in zip(draft.columns, types, strict=True)
-    ):
-        shown = ", ".join(f"cast({quoted(name)} as {kind}) as {quoted(name)}" for name, kind in kinds.items())
-        partition = partition.model_copy(update={"sql": f'select {shown} from ({partition.sql}) "p"'})
+    if partition is not None:
+        partition = partition.model_copy(update={"sql": draft.trees.text(_query(draft, partition, kinds, types))})
     stage = Stage(joins=draft.joins, where=draft.where, rows=rows, partition=partition, distribution=draft.distribution)
-    return Planned(stage, _relation(draft, kinds, relations))
+    return _planned(draft, stage, kinds, relations)
+
+
+def _query(draft: Draft, partition: Partition, kinds: Mapping[str, ColumnType], types: Sequence[str]) -> exp.Expr:
+    """Return the query of a partition, whose values have the types of the columns in which they are stored."""
+    seen = draft.seen if any(kind.looks_differ for kind in kinds.values()) else None
+    query = draft.trees[seen or partition.sql]
+    if not any(_differs(kinds[name], text) for name, text in zip(draft.columns, types, strict=True)):
+        return query
+    return within(query, "p", [(name, _cast(own_column(name), kind)) for name, kind in kinds.items()])
+
+
+def _planned(
+    draft: Draft, stage: Stage, kinds: Mapping[str, ColumnType], relations: Mapping[RelationId, Relation]
+) -> Planned:
+    relation = _relation(draft, kinds, relations)
+    return Planned(with_spark(stage, draft.trees, relations, relation), relation)
 
 
 def _distribution(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[str, ...]:
@@ -67,23 +83,19 @@ def _distribution(draft: Draft, relations: Mapping[RelationId, Relation]) -> tup
 
 def _described(draft: Draft, grouping: Grouping, relations: Mapping[RelationId, Relation]) -> str:
     inputs = _inputs(draft.joins, relations)
-    arguments = [call.argument for call in grouping.calls if call.argument is not None]
+    arguments = [printed(call.argument) for call in grouping.calls if call.argument is not None]
     keys = ", ".join(f"{row.sql} as {quoted(row.name)}" for row in draft.rows)
-    calls = ", ".join(f'{call.sql} as "call_{at}"' for at, call in enumerate(grouping.calls)) or "count(*)"
-    results = [
-        "".join(part if isinstance(part, str) else f'"c"."call_{part}"' for part in one.parts)
-        for one in grouping.results
-    ]
+    calls = ", ".join(f'{printed(call.node)} as "call_{at}"' for at, call in enumerate(grouping.calls)) or "count(*)"
     columns = [
         *(f'"k".{quoted(row.name)}' for row in draft.rows),
         *(f'"a"."argument_{at}"' for at in range(len(arguments))),
-        *(f'"c"."call_{at}"' for at in range(len(grouping.calls))),
-        *results,
+        *(f'"{CALLS}"."call_{at}"' for at in range(len(grouping.calls))),
+        *(printed(one.node) for one in grouping.results),
     ]
     given = _list(f'{text} as "argument_{at}"' for at, text in enumerate(arguments)) or "1"
     return (
-        f'select {_list(columns)} from (select {keys} from {inputs}) "k" '
-        f'cross join (select {given} from {inputs}) "a" cross join (select {calls} from {inputs}) "c"'
+        f'select {_list(columns)} from (select {keys} from {inputs}) "k" cross join (select {given} from {inputs}) "a" '
+        f'cross join (select {calls} from {inputs}) "{CALLS}"'
     )
 
 
@@ -96,44 +108,51 @@ def _finished_aggregate(
     called = [next(left) for _ in grouping.calls]
     results = {one.name: (one, next(left)) for one in grouping.results}
     measures = Measures(*_exact(draft, relations))
-    texts = [
-        measures.result(call, argument, kind)
-        for call, argument, kind in zip(grouping.calls, arguments, called, strict=True)
-    ]
-    looks = {row.name: measures.look(row.name, row.sql, keys[row.name], grouping.seen) for row in draft.rows}
+    values = {
+        (CALLS, f"call_{at}"): measures.result(call, argument, kind)
+        for at, (call, argument, kind) in enumerate(zip(grouping.calls, arguments, called, strict=True))
+    }
+    looks = {
+        row.name: measures.look(row.name, draft.trees[row.sql], keys[row.name], grouping.seen) for row in draft.rows
+    }
     kinds: dict[str, ColumnType] = {name: keys[name] for name in draft.columns if name in keys}
-    values: list[Value] = []
-    for name, (one, text) in results.items():
-        kinds[name] = _type(draft, name, text)
-        sql = "".join(part if isinstance(part, str) else texts[part] for part in one.parts)
-        values.append(Value(name=name, sql=f"cast({sql} as {kinds[name]})" if _differs(kinds[name], text) else sql))
-    rows = [
-        Value(name=row.name, sql=f"cast(null as {keys[row.name]})")
-        if row.name in grouping.padded
-        else _cast(row, keys[row.name], types[at])
-        for at, row in enumerate(draft.rows)
-    ]
+    kinds |= {name: _type(draft, name, text) for name, (_, text) in results.items()}
+    rows = [*_keys(draft, grouping, keys, types), *(_value(draft, *one) for one in measures.rows.items())]
     stage = Stage(
         joins=draft.joins,
         where=draft.where,
-        rows=(*rows, *measures.rows),
+        rows=tuple(rows),
         aggregate=Aggregate(
-            keys=tuple(keys), measures=tuple(one.name for one in measures.rows), results=tuple(values),
+            keys=tuple(keys),
+            measures=tuple(measures.rows),
+            results=tuple(
+                _value(draft, name, _cast(substituted(one.node, values), kinds[name], text))
+                for name, (one, text) in results.items()
+            ),
             always=grouping.always,
-            looks=tuple(Value(name=name, sql=sql) for name, sql in looks.items() if sql is not None),
+            looks=tuple(_value(draft, name, node) for name, node in looks.items() if node is not None),
         ),
         distribution=draft.distribution,
-    )  # fmt: skip
+    )
     kinds = {**{name: kinds[name] for name in draft.columns}, **measures.types}
     not_null = draft.not_null | measures.types.keys()
-    return Planned(stage, _relation(replace(draft, not_null=not_null), kinds, relations))
+    return _planned(replace(draft, not_null=not_null), stage, kinds, relations)
 
 
-def _exact(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[frozenset[str], dict[str, int]]:
+def _keys(draft: Draft, grouping: Grouping, kinds: Mapping[str, ColumnType], types: Sequence[str]) -> Iterator[Value]:
+    """Yield the keys of a group in the types in which they are stored."""
+    for row, text in zip(draft.rows, types, strict=False):
+        kind = kinds[row.name]
+        null = built(f"cast(null as {kind})")
+        node = null if row.name in grouping.padded else _cast(draft.trees[row.sql], kind, text)
+        yield _value(draft, row.name, node)
+
+
+def _exact(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[frozenset[tuple[str, str]], Scales]:
     """Return the columns of the inputs, and the scale of those whose type has only finite values."""
     whole = {TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT, TypeName.BOOLEAN, TypeName.DATE}
     types = {
-        f"{quoted(one.alias)}.{quoted(column.name)}": column.type
+        (one.alias, column.name): column.type
         for join in draft.joins
         for one in join.inputs
         for column in relations[one.relation].columns
@@ -142,8 +161,14 @@ def _exact(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[froz
     return frozenset(types), {name: scale for name, scale in scales.items() if scale is not None}
 
 
-def _cast(row: Value, kind: ColumnType, described: str) -> Value:
-    return Value(name=row.name, sql=f"cast({row.sql} as {kind})") if _differs(kind, described) else row
+def _value(draft: Draft, name: str, node: exp.Expr) -> Value:
+    return Value(name=name, sql=draft.trees.text(node))
+
+
+def _cast(node: exp.Expr, kind: ColumnType, described: str | None = None) -> exp.Expr:
+    """Return a value in the type in which it is stored, where Postgres has `described` another one."""
+    same = described is not None and not _differs(kind, described)
+    return node if same else built(f"cast({{0}} as {kind})", node)
 
 
 def _differs(kind: ColumnType, described: str) -> bool:

@@ -4,7 +4,8 @@ After its names are resolved, an expression consists of columns `"alias"."column
 expression that replaced a column stands in parentheses.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from sqlglot import exp
@@ -40,16 +41,58 @@ def operand(node: exp.Expr) -> exp.Expr:
     return exp.Paren(this=node)
 
 
-def parsed(text: str) -> exp.Expr:
-    """Parse an expression that the planner itself has written."""
-    found = Dialect().parse(f"SELECT {text}")[0]
+def own_column(name: str) -> exp.Column:
+    """Return the column `"name"`, without the input that has it."""
+    return exp.Column(this=exp.to_identifier(name, quoted=True))
+
+
+def built(template: str, *values: exp.Expr) -> exp.Expr:
+    """Return an expression that the planner itself has written: `{0}`, `{1}`, ... in its template are `values`.
+
+    A value stands in parentheses where an operator could follow.
+    """
+
+    def replaced(node: exp.Expr) -> exp.Expr | None:
+        place = node.name if isinstance(node, exp.Column) and not node.table else ""
+        return operand(values[int(place)]) if place.isdigit() else None
+
+    return rewritten(_template(template.format(*(f'"{at}"' for at in range(len(values))))), replaced)
+
+
+@lru_cache(maxsize=1024)
+def _template(text: str) -> exp.Expr:
+    found = Dialect().parse(text if text.startswith("SELECT ") else f"SELECT {text}")[0]
     assert isinstance(found, exp.Select)
-    return found.expressions[0]
+    return found if text.startswith("SELECT ") else found.expressions[0]
+
+
+def selected(query: exp.Expr, values: Iterable[tuple[str, exp.Expr]]) -> exp.Expr:
+    """Return a SELECT with other values, by their names."""
+    shown = [exp.Alias(this=value, alias=exp.to_identifier(name, quoted=True)) for name, value in values]
+    return type(query)(**{**query.args, "expressions": shown})
+
+
+def within(
+    query: exp.Expr, alias: str, values: Iterable[tuple[str, exp.Expr]], conditions: Sequence[exp.Expr] = ()
+) -> exp.Expr:
+    """Return a SELECT of values over the rows of a query."""
+    source = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+    where = exp.Where(this=conjunction(conditions)) if conditions else None
+    return selected(exp.Select(from_=exp.From(this=source), where=where), values)
+
+
+def conjunction(conditions: Sequence[exp.Expr]) -> exp.Expr:
+    """Return whether all of some conditions hold."""
+    found, *others = map(operand, conditions)
+    for one in others:
+        found = exp.And(this=found, expression=one)
+    return found
 
 
 def rewritten(node: exp.Expr, replace: Callable[[exp.Expr], exp.Expr | None]) -> exp.Expr:
     """Return a copy in which `replace` has replaced nodes, the outermost first. The node itself does not change."""
-    found = replace(node)
+    # An item of an ORDER BY prints as its value does, and is none.
+    found = None if isinstance(node, exp.Ordered) else replace(node)
     if found is not None:
         return found
     arguments: dict[str, object] = {}
@@ -86,8 +129,8 @@ def realiased(node: exp.Expr, aliases: Mapping[str, str]) -> exp.Expr:
 
 
 def named(node: exp.Column) -> tuple[str, str]:
-    """Return the alias and the name of a resolved column."""
-    return node.args["table"].name, node.this.name
+    """Return the alias and the name of a resolved column. One of a result has no alias."""
+    return node.table, node.name
 
 
 def columns_of(node: exp.Expr) -> Iterator[tuple[str, str]]:

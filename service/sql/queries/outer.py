@@ -11,8 +11,8 @@ from sqlglot import exp
 
 from service.protocol.stage import JoinKind
 from service.sql.queries.blocks import Block, Output, attached, padded, renamed
-from service.sql.queries.nodes import column, columns_of, conjuncts, printed, realiased, rewritten
-from service.sql.queries.relations import constant, union
+from service.sql.queries.nodes import built, column, columns_of, conjuncts, printed, realiased, rewritten
+from service.sql.queries.relations import union
 from service.sql.queries.scope import Names
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def kept(planner: "Planner", block: Block, names: Names, condition: exp.Expr) ->
     for at in columns_of(condition):
         if at[0] in here:
             outputs.setdefault(printed(column(*at)), Output(at[1], column(*at)))
-    listed = (*outputs.values(), Output(_PRESENT, constant("1::smallint")))
+    listed = (*outputs.values(), Output(_PRESENT, built("1::smallint")))
     pending = planner.made.stored(replace(block, outputs=listed))
     reading = planner.made.reading(pending)
     values: Mapping[str, exp.Expr] = {text: new.value for text, new in zip(outputs, reading.outputs, strict=False)}

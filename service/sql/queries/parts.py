@@ -9,7 +9,7 @@ from sqlglot import exp
 from service.sql.expressions.allowed import called_name
 from service.sql.expressions.functions import FUNCTIONS
 from service.sql.queries.blocks import Block, Occurrence, Output, foreign
-from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, parsed, printed, rewritten
+from service.sql.queries.nodes import aliases_of, bare, built, column, columns_of, named, printed, rewritten
 
 if TYPE_CHECKING:
     from service.sql.queries.planner import Planner
@@ -102,7 +102,7 @@ def sorting_columns(items: Sequence[exp.Ordered]) -> tuple[str, ...]:
 
 def first_of(value: exp.Expr, order: Sequence[exp.Expr]) -> exp.Expr:
     """Return the value that the first row has."""
-    return parsed(f"(array_agg({printed(value)} ORDER BY {', '.join(map(printed, order))}))[1]")
+    return built("({0})[1]", ordered_within(built("array_agg({0})", value), order))
 
 
 def ordered_within(call: exp.Expr, order: Sequence[exp.Expr], names: Collection[str] = _ORDERED) -> exp.Expr:

@@ -171,7 +171,8 @@ class Planner:
                 blocks[-1], value = found
                 return value
             check(scope.tree, part)
-            return None
+            # A text between dollars is printed as any other.
+            return exp.Literal.string(part.name) if isinstance(part, exp.RawString) else None
 
         return rewritten(node, replace_part)
 

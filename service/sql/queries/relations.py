@@ -19,7 +19,7 @@ from service.protocol.relation import KEY_PREFIX
 from service.sql.queries.blocks import Block, Occurrence, Output, Shape, foreign, never_null, single
 from service.sql.queries.branches import over_branches
 from service.sql.queries.keys import keyed
-from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, parsed, printed, substituted
+from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, selected, substituted
 from service.sql.text.cursor import NAME_BYTES_MAX
 
 NAMELESS: Final = ""
@@ -74,7 +74,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parted:
-    """The result of a query over each part of one input. `reads` are the input's columns that `sql` names.
+    """The result of a query over each part of one input. `reads` are the input's columns that `query` names.
 
     `key` has columns of the query. `where` filters the input and `having` the query's rows. `order` are the columns by
     which the query sorts a part, as far as they have one direction. With `ranked`, a condition of `having` may leave
@@ -85,7 +85,7 @@ class Parted:
     source: Occurrence
     where: tuple[exp.Expr, ...]
     columns: tuple[str, ...]
-    sql: str
+    query: exp.Expr
     reads: frozenset[str]
     key: tuple[KeyColumn, ...]
     outputs: tuple[Output, ...]
@@ -94,7 +94,7 @@ class Parted:
     not_null: frozenset[str] = frozenset()
     order: tuple[str, ...] = ()
     ranked: Ranked | None = None
-    seen: str = ""
+    seen: exp.Expr | None = None
 
 
 Body = Rows | Grouped | Parted
@@ -379,11 +379,6 @@ def union(blocks: Sequence[Block]) -> Rows:
     )
 
 
-def constant(text: str) -> exp.Expr:
-    """Return a constant that the planner adds."""
-    return parsed(text)
-
-
-def output_text(outputs: Sequence[Output]) -> str:
-    """Print a SELECT list."""
-    return ", ".join(f"{printed(one.value)} AS {exp.to_identifier(one.name, quoted=True).sql()}" for one in outputs)
+def shown_by(query: exp.Expr, outputs: Sequence[Output]) -> exp.Expr:
+    """Return a SELECT with these outputs in place of its own."""
+    return selected(query, ((one.name, one.value) for one in outputs))

@@ -6,37 +6,29 @@ from decimal import Decimal, InvalidOperation
 from sqlglot import exp
 
 from service.protocol.columns import ColumnType, TypeName
-from service.protocol.quoting import quoted
 from service.sql.expressions.allowed import called_name
-from service.sql.queries.nodes import parsed, printed
 
+Scales = Mapping[tuple[str, str], int]
+"""The scale of each column that has one, by the input and the name."""
 _INTEGERS = frozenset({TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT})
 _FRACTIONS = frozenset({"SECOND", "MILLISECONDS", "MICROSECONDS", "EPOCH", "JULIAN"})
 """Fields of which EXTRACT may show digits behind the point, depending on the type of its value."""
 
 
-def scale_of(text: str, columns: Mapping[str, int]) -> int | None:
-    """Return the scale that all numerics of an expression have, or None if it can depend on the row.
-
-    `columns` has the scale of each column that has one, by its printed name.
-    """
-    return _scale(parsed(text), columns)
-
-
-def row_scale(text: str, columns: Mapping[str, int]) -> tuple[str, list[int]] | None:
+def row_scale(node: exp.Expr, columns: Scales) -> tuple[exp.Expr, list[int]] | None:
     """Return an expression of the scale of a row's value, and the scales that it can be, least first.
 
     None if more than CASE, COALESCE and arithmetic decide it.
     """
-    found = _row_scale(parsed(text), columns)
+    found = _row_scale(node, columns)
     if found is None:
         return None
     shown, scales = found
-    return (printed(shown), sorted(scales)) if scales else None
+    return (shown, sorted(scales)) if scales else None
 
 
-def _row_scale(node: exp.Expr, columns: Mapping[str, int]) -> tuple[exp.Expr, set[int]] | None:
-    known = _scale(node, columns)
+def _row_scale(node: exp.Expr, columns: Scales) -> tuple[exp.Expr, set[int]] | None:
+    known = scale_of(node, columns)
     if known is not None:
         return exp.Literal.number(known), {known}
     match node:
@@ -54,7 +46,7 @@ def _row_scale(node: exp.Expr, columns: Mapping[str, int]) -> tuple[exp.Expr, se
             return None
 
 
-def _chosen_row_scale(node: exp.Case | exp.Anonymous, columns: Mapping[str, int]) -> tuple[exp.Expr, set[int]] | None:
+def _chosen_row_scale(node: exp.Case | exp.Anonymous, columns: Scales) -> tuple[exp.Expr, set[int]] | None:
     if isinstance(node, exp.Case):
         conditions = [one.this for one in node.args["ifs"]]
     elif called_name(node) == "coalesce":
@@ -71,7 +63,7 @@ def _chosen_row_scale(node: exp.Case | exp.Anonymous, columns: Mapping[str, int]
     return exp.Case(this=subject, ifs=branches, default=otherwise), set[int]().union(*(one for _, one in known))
 
 
-def _row_scale_of_two(node: exp.Binary, columns: Mapping[str, int]) -> tuple[exp.Expr, set[int]] | None:
+def _row_scale_of_two(node: exp.Binary, columns: Scales) -> tuple[exp.Expr, set[int]] | None:
     left, right = _row_scale(node.this, columns), _row_scale(node.expression, columns)
     if left is None or right is None:
         return None
@@ -82,12 +74,13 @@ def _row_scale_of_two(node: exp.Binary, columns: Mapping[str, int]) -> tuple[exp
     return greatest, {max(first, second) for first in scales for second in others}
 
 
-def _scale(node: exp.Expr, columns: Mapping[str, int]) -> int | None:
+def scale_of(node: exp.Expr, columns: Scales) -> int | None:
+    """Return the scale that all numerics of an expression have, or None if it can depend on the row."""
     match node:
         case exp.Column() | exp.Literal() | exp.Extract():
             return _leaf(node, columns)
         case exp.Paren() | exp.Neg():
-            return _scale(node.this, columns)
+            return scale_of(node.this, columns)
         case exp.Cast():
             return _cast(node, columns)
         case exp.Add() | exp.Sub():
@@ -97,22 +90,22 @@ def _scale(node: exp.Expr, columns: Mapping[str, int]) -> int | None:
             both = _each(node, columns)
             return None if both is None else sum(both)
         case exp.Case() | exp.Anonymous():
-            found = {_scale(one, columns) for one in _chosen(node)}
+            found = {scale_of(one, columns) for one in _chosen(node)}
             return found.pop() if len(found) == 1 else None
         case _:
             return None
 
 
-def _leaf(node: exp.Column | exp.Literal | exp.Extract, columns: Mapping[str, int]) -> int | None:
+def _leaf(node: exp.Column | exp.Literal | exp.Extract, columns: Scales) -> int | None:
     if isinstance(node, exp.Column):
-        return columns.get(f"{quoted(node.table)}.{quoted(node.name)}")
+        return columns.get((node.table, node.name))
     if isinstance(node, exp.Literal):
         return _written(node.name)
     return None if node.name.upper() in _FRACTIONS else 0
 
 
-def _each(node: exp.Expr, columns: Mapping[str, int]) -> tuple[int, int] | None:
-    left, right = _scale(node.this, columns), _scale(node.expression, columns)
+def _each(node: exp.Expr, columns: Scales) -> tuple[int, int] | None:
+    left, right = scale_of(node.this, columns), scale_of(node.expression, columns)
     return None if left is None or right is None else (left, right)
 
 
@@ -124,7 +117,7 @@ def _written(number: str) -> int | None:
     return max(-exponent, 0) if isinstance(exponent, int) else None
 
 
-def _cast(node: exp.Cast, columns: Mapping[str, int]) -> int | None:
+def _cast(node: exp.Cast, columns: Scales) -> int | None:
     try:
         kind = ColumnType.parse(node.args["to"].sql("postgres"))
     except ValueError:
@@ -133,7 +126,7 @@ def _cast(node: exp.Cast, columns: Mapping[str, int]) -> int | None:
         return 0
     if kind.name is not TypeName.NUMERIC or kind.array:
         return None
-    return _scale(node.this, columns) if kind.scale is None else kind.scale
+    return scale_of(node.this, columns) if kind.scale is None else kind.scale
 
 
 def _is_unbounded(node: exp.Cast) -> bool:

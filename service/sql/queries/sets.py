@@ -13,8 +13,8 @@ from service.protocol.columns import KeyColumn
 from service.sql.queries import aggregates
 from service.sql.queries.blocks import Block, Output, filtered, foreign
 from service.sql.queries.branches import over_branches
-from service.sql.queries.nodes import column, parsed, printed
-from service.sql.queries.relations import NAMELESS, Grouped, Parted, Rows, output_text, union
+from service.sql.queries.nodes import built, column
+from service.sql.queries.relations import NAMELESS, Grouped, Parted, Rows, shown_by, union
 from service.sql.queries.scope import Scope
 from service.sql.queries.selects import ordered_query
 from service.sql.text.tree import given
@@ -87,13 +87,13 @@ def _compared(planner: "Planner", node: exp.SetOperation, scope: Scope) -> Block
     sides = [planner.query(one, scope) for one in (node.this, node.expression)]
     names = sides[0].outputs
     marked = [
-        replace(side, outputs=(*side.outputs, Output("side", parsed(f"{number}::smallint"))))
+        replace(side, outputs=(*side.outputs, Output("side", built(f"{number}::smallint"))))
         for number, side in enumerate(sides)
     ]
     both = _union(planner, marked, scope.tree.position(node))
     keys = tuple(Output(f"k{at}", one.value, one.place) for at, one in enumerate(both.outputs[:-1]))
-    side = printed(both.outputs[-1].value)
-    calls = tuple((f"c{number}", parsed(f"count(*) FILTER (WHERE {side} = {number})")) for number in (0, 1))
+    side = both.outputs[-1].value
+    calls = tuple((f"c{number}", built(f"count(*) FILTER (WHERE {{0}} = {number})", side)) for number in (0, 1))
     listed = [*(one.name for one in keys), "c0", "c1"]
     within = isinstance(node, exp.Intersect)
     body = Grouped(
@@ -102,7 +102,7 @@ def _compared(planner: "Planner", node: exp.SetOperation, scope: Scope) -> Block
         calls,
         tuple(Output(name, column(NAMELESS, name)) for name in listed),
         (tuple(range(len(keys))),),
-        seen=None if within else parsed(f"{side} = 0"),
+        seen=None if within else built("{0} = 0", side),
     )
     reading = planner.made.reading(planner.made.add(body))
     first, second = (one.value for one in reading.outputs[-2:])
@@ -111,8 +111,8 @@ def _compared(planner: "Planner", node: exp.SetOperation, scope: Scope) -> Block
     )
     if not node.args.get("distinct"):
         return _copies(planner, reading, outputs, within=within)
-    text = f"{printed(first)} > 0 AND {printed(second)} {'> 0' if within else '= 0'}"
-    return replace(filtered(replace(reading, outputs=()), parsed(text)), outputs=outputs)
+    kept = built(f"{{0}} > 0 AND {{1}} {'> 0' if within else '= 0'}", first, second)
+    return replace(filtered(replace(reading, outputs=()), kept), outputs=outputs)
 
 
 def _copies(planner: "Planner", reading: Block, outputs: tuple[Output, ...], *, within: bool) -> Block:
@@ -121,14 +121,14 @@ def _copies(planner: "Planner", reading: Block, outputs: tuple[Output, ...], *, 
     assert only is not None
     names = only.shape.columns
     number = 'least("part"."c0", "part"."c1")' if within else '"part"."c0" - "part"."c1"'
+    copies = built(f'SELECT 1 FROM "part" CROSS JOIN LATERAL generate_series(1, {number}) AS "n"("n")')
     shown = [Output(name, column("part", name)) for name in names[:-2]]
     keys = tuple(part.name for part in only.shape.key)
     body = Parted(
         source=only,
         where=(),
         columns=keys,
-        sql=f'SELECT {output_text(shown)}, "n"."n" AS "{_ORDINAL}" FROM "part" CROSS JOIN LATERAL '
-        f'generate_series(1, {number}) AS "n"("n")',
+        query=shown_by(copies, [*shown, Output(_ORDINAL, column("n", "n"))]),
         reads=frozenset(names),
         key=(*only.shape.key, KeyColumn(name=_ORDINAL)),
         outputs=tuple(Output(one.name, column(NAMELESS, one.name)) for one in shown),

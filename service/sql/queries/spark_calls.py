@@ -42,7 +42,7 @@ def check_equal(value: Typed) -> None:
     """Raise Invalid unless Spark finds the same values equal as Postgres does."""
     kind = value.type
     if kind is None or kind.array or kind.unbounded or kind.name in (TypeName.INTERVAL, TypeName.JSONB):
-        raise Invalid(f"only the state store finds equal values of type {value.shown}", position=value.position)
+        raise Invalid(f"only the state store finds equal values of type {value.shown}")
 
 
 def number_of(node: exp.Expr) -> int:
@@ -82,12 +82,12 @@ class PartScope(StoreScope):
             if found is not None:
                 return self._by_order(self._call(found), "")
         if isinstance(node, exp.Filter) or is_aggregate_call(node):
-            return self._aggregate(self._call(node), node)
+            return self._aggregate(self._call(node))
         return StoreScope.bind(self, node)
 
     def is_unbounded(self, node: exp.Column) -> bool:
         """Whether a column is a numeric without a precision."""
-        found = self.resolved(node.args.get("table"), identifier(node.this), 0)
+        found = self.resolved(node.args.get("table"), identifier(node.this))
         return found is not None and found.type is not None and found.type.unbounded
 
     def equal(self, node: exp.Expr) -> str:
@@ -110,9 +110,9 @@ class PartScope(StoreScope):
         value = self.bind(node)
         kind = value.type
         if kind is None or kind.array or kind.name in (TypeName.INTERVAL, TypeName.JSONB):
-            raise Invalid(f"only the state store orders values of type {value.shown}", position=value.position)
+            raise Invalid(f"only the state store orders values of type {value.shown}")
         if kind == TEXT and not isinstance(bare(node), exp.Column):
-            raise Invalid("only the state store orders such a text as Postgres does", position=value.position)
+            raise Invalid("only the state store orders such a text as Postgres does")
         return value
 
     def _call(self, node: exp.Expr) -> _Call:
@@ -129,11 +129,11 @@ class PartScope(StoreScope):
             given[-1:] = given[-1].expressions
         return _Call(called_name(node), given, order, distinct, where)
 
-    def _aggregate(self, call: _Call, node: exp.Expr, over: str = "") -> Typed:
+    def _aggregate(self, call: _Call, over: str = "") -> Typed:
         binder = _AGGREGATES.get(form_of(call.name))
         if binder is None:
-            raise Invalid(f"only the state store computes {call.name} as Postgres does", position=0)
-        return replace(binder(self, call, over), position=self.tree.position(node), column=None)
+            raise Invalid(f"only the state store computes {call.name} as Postgres does")
+        return replace(binder(self, call, over), column=None)
 
     def count(self, call: _Call, over: str) -> Typed:
         """Bind a count of rows, of values or of distinct values."""
@@ -145,31 +145,31 @@ class PartScope(StoreScope):
             if call.distinct:
                 check_equal(value)
                 shown = f"distinct {shown}"
-        return Typed(f"count({shown}){call.filtered}{over}", BIGINT, 0)
+        return Typed(f"count({shown}){call.filtered}{over}", BIGINT)
 
     def sum(self, call: _Call, over: str) -> Typed:
         """Bind the sum of an exact number."""
         value = self.bind(call.given[0])
         if not is_exact(value):
-            raise Invalid("Spark's sum of floats is another one", position=value.position)
+            raise Invalid("Spark's sum of floats is another one")
         word = "distinct " if call.distinct else ""
         if value.name in INTEGERS[:2]:
-            return Typed(f"sum({word}{value.sql}){call.filtered}{over}", BIGINT, 0)
+            return Typed(f"sum({word}{value.sql}){call.filtered}{over}", BIGINT)
         exact = coerced(value, numeric(20, 0)) if value.name in INTEGERS else value
         assert exact.type is not None
         whole, scale = digits(exact.type)
-        return Typed(f"sum({word}{exact.sql}){call.filtered}{over}", numeric(whole + _SUM_DIGITS, scale), 0)
+        return Typed(f"sum({word}{exact.sql}){call.filtered}{over}", numeric(whole + _SUM_DIGITS, scale))
 
     def truths(self, call: _Call, over: str) -> Typed:
         """Bind bool_and, bool_or and every."""
         shown = truth(self.bind(call.given[0]), call.name)
-        return Typed(f"{'bool_or' if call.name == 'bool_or' else 'bool_and'}({shown}){call.filtered}{over}", BOOLEAN, 0)
+        return Typed(f"{'bool_or' if call.name == 'bool_or' else 'bool_and'}({shown}){call.filtered}{over}", BOOLEAN)
 
     def bits(self, call: _Call, over: str) -> Typed:
         """Bind bit_and and bit_or."""
         value = self.bind(call.given[0])
         if value.name not in INTEGERS:
-            raise Invalid(f"only the state store computes {call.name} of {value.shown}", position=value.position)
+            raise Invalid(f"only the state store computes {call.name} of {value.shown}")
         return replace(value, sql=f"{call.name}({value.sql}){call.filtered}{over}")
 
     def extreme(self, call: _Call, over: str) -> Typed:
@@ -184,7 +184,7 @@ class PartScope(StoreScope):
         place = self._struct(call.order)
         if unbounded:
             assert isinstance(column, exp.Column)
-            text = self.resolved(column.args.get("table"), identifier(column.this), 0)
+            text = self.resolved(column.args.get("table"), identifier(column.this))
             assert text is not None
             by = f"struct({value.sql if call.name == 'max' else f'0 - {value.sql}'} as v, {place} as k)"
             return replace(text, sql=f"max_by({text.sql}, {by}){_where(call.where, f'{text.sql} is not null')}")
@@ -244,7 +244,7 @@ class PartScope(StoreScope):
         """Bind a value that is passed on: the text of a numeric without a precision."""
         inner = bare(node)
         if isinstance(inner, exp.Column):
-            found = self.resolved(inner.args.get("table"), identifier(inner.this), 0)
+            found = self.resolved(inner.args.get("table"), identifier(inner.this))
             if found is not None:
                 return found
         return self.bind(node)
@@ -260,7 +260,7 @@ class PartScope(StoreScope):
         """Bind a window function."""
         inner = node.this
         if not isinstance(inner, exp.Anonymous):
-            raise Invalid("only the state store computes such a window function", position=self.tree.position(node))
+            raise Invalid("only the state store computes such a window function")
         name, order = called_name(inner), node.args.get("order")
         keys = dict.fromkeys([*self.keys, *(self.equal(one) for one in node.args.get("partition_by") or ())])
         window = [f"partition by {', '.join(keys)}" if keys else "", self.ordered(order)]
@@ -277,19 +277,19 @@ class PartScope(StoreScope):
         call = self._call(inner)
         if call.order or call.distinct:
             raise Invalid("only the state store computes such a window function")
-        return self._aggregate(call, node, over)
+        return self._aggregate(call, over)
 
     def ranked(self, node: exp.Anonymous, over: str) -> Typed:
         """Bind a place in the order of a part."""
-        return Typed(f"cast({called_name(node)}(){over} as bigint)", BIGINT, 0)
+        return Typed(f"cast({called_name(node)}(){over} as bigint)", BIGINT)
 
     def shared(self, node: exp.Anonymous, over: str) -> Typed:
         """Bind a relative place in the order of a part."""
-        return Typed(f"{called_name(node)}(){over}", DOUBLE, 0)
+        return Typed(f"{called_name(node)}(){over}", DOUBLE)
 
     def tiles(self, node: exp.Anonymous, over: str) -> Typed:
         """Bind ntile."""
-        return Typed(f"ntile({number_of(node.expressions[0])}){over}", INTEGER, 0)
+        return Typed(f"ntile({number_of(node.expressions[0])}){over}", INTEGER)
 
     def shifted(self, node: exp.Anonymous, over: str) -> Typed:
         """Bind lag and lead."""
@@ -301,7 +301,7 @@ class PartScope(StoreScope):
         found, default = self.bind(value), self.bind(more[1])
         kind = common([found, default], called_name(node))
         texts = f"{coerced(found, kind).sql}, {rows}, {coerced(default, kind).sql}"
-        return Typed(f"{called_name(node)}({texts}){over}", kind, 0)
+        return Typed(f"{called_name(node)}({texts}){over}", kind)
 
 
 def _where(first: str, second: str) -> str:

@@ -4,12 +4,11 @@ The store computes one part at a time. Spark has the rows of many parts in `part
 of the part too. DISTINCT ON and GROUP BY name them anyway, and a LIMIT has one part only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from service.domain.errors import Invalid, NotFound
 from service.protocol.relation import TRAVEL_PREFIX, Relation
@@ -28,32 +27,41 @@ from service.sql.queries.nodes import bare, columns_of
 from service.sql.queries.parts import PART
 from service.sql.queries.spark_calls import PartScope, check_equal, number_of
 from service.sql.queries.spark_scope import is_uniform, value_text
-from service.sql.text.tree import Tree, identifier
+from service.sql.text.tree import identifier
 
 _PLACE: Final = f"{TRAVEL_PREFIX}place"
 
 
-def with_part_query(partition: Partition, alias: str, relation: Relation, target: Relation) -> Partition:
-    """Return a partition with its Spark text, or with the reason why it has none.
+def with_part_query(
+    partition: Partition, query: exp.Expr, alias: str, relation: Relation, target: Relation
+) -> Partition:
+    """Return a partition with its Spark text, or with the reason why it has none. `query` is its tree.
 
     The text is a query over the view `part`, whose columns have the names that those of the input `alias` have in
     Spark. It gives the columns of the target, each in its Spark type.
     """
     columns = {
-        column.name: Typed(quoted_name(spark_column(alias, column.name), 0), column.type, 0, column=column)
+        column.name: Typed(quoted_name(spark_column(alias, column.name)), column.type, column=column)
         for column in relation.columns
         if "${" not in column.name
     }
     try:
         for name in partition.columns:
             check_equal(columns[name])
-        tree = Tree(partition.sql, 0, len(partition.sql))
-        spark = _Query(tree, relation, columns, partition.columns).printed(tree.root, target)
+        spark = _Query(relation, columns, partition.columns).printed(query, target)
     except (Invalid, NotFound) as error:
         return partition.model_copy(update={"spark": None, "refusal": str(error)})
-    except (SqlglotError, RecursionError, ValueError, KeyError):
+    except (RecursionError, ValueError, KeyError):
         return partition.model_copy(update={"spark": None, "refusal": "Spark's planner does not read it"})
-    return partition.model_copy(update={"spark": spark, "refusal": None})
+    reads = tuple((alias, name) for name in _read(query, relation))
+    return partition.model_copy(update={"spark": spark, "refusal": None, "reads": reads})
+
+
+def _read(query: exp.Expr, relation: Relation) -> Iterator[str]:
+    """Yield the columns of the part that a query reads: all of them, if it has a `*` for them."""
+    named = {name for alias, name in columns_of(query) if alias in ("", PART)}
+    every = any(isinstance(one.parent, exp.Select) for one in query.find_all(exp.Star))
+    return (column.name for column in relation.columns if every or column.name in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +77,17 @@ class _Rows:
 
     @property
     def text(self) -> str:
-        shown = ", ".join(f"{one.sql} as {quoted_name(name, 0)}" for name, one in self.values.items())
+        shown = ", ".join(f"{one.sql} as {quoted_name(name)}" for name, one in self.values.items())
         return f"select {shown} {self.source}"
 
     @property
     def columns(self) -> dict[str, Typed]:
         """The values as columns of a relation."""
-        return {name: Typed(quoted_name(name, 0), one.type, 0) for name, one in self.values.items()}
+        return {name: Typed(quoted_name(name), one.type) for name, one in self.values.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    tree: Tree
     relation: Relation
     part: Mapping[str, Typed]
     keys: Sequence[str]
@@ -94,7 +101,7 @@ class _Query:
             kind = target.column(name).type
             if kind.unbounded and not _regular(inner, scope, irregular):
                 raise Invalid("only the state store has as many digits behind the point as Postgres")
-            shown.append(f"{value_text(scope.bind(inner), inner, kind)} as {quoted_name(name, 0)}")
+            shown.append(f"{value_text(scope.bind(inner), inner, kind)} as {quoted_name(name)}")
         return f"select {', '.join(shown)} {self._after(root, scope, source)}"
 
     def _rows(self, root: exp.Expr) -> _Rows:
@@ -119,13 +126,13 @@ class _Query:
             text, columns, alias, irregular = f"from {PART}", dict(self.part), PART, frozenset[str]()
         elif isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
             alias, inner = identifier(source.args["alias"].this), self._rows(source.this)
-            text, columns, irregular = f"from ({inner.text}) {quoted_name(alias, 0)}", inner.columns, inner.irregular
+            text, columns, irregular = f"from ({inner.text}) {quoted_name(alias)}", inner.columns, inner.irregular
         else:
             raise Invalid("only the state store computes such a query of a part")
         names: dict[Name, Typed] = {(None, name): one for name, one in columns.items()}
         names |= {(alias, name): one for name, one in columns.items()}
         keys = [self.part[name].sql for name in self.keys] if alias == PART else []
-        scope = PartScope(self.tree, names, keys=keys)
+        scope = PartScope(names, keys=keys)
         for join in root.args.get("joins") or ():
             scope, text = self._copies(join, scope, text)
         return scope, text, irregular
@@ -139,7 +146,7 @@ class _Query:
         name = identifier(alias.columns[0])
         count = coerced(scope.bind(series.expressions[1]), BIGINT).sql
         numbers = f"explode(case when {count} > 0 then sequence(1L, {count}) else array() end)"
-        number = Typed(quoted_name(name, 0), BIGINT, 0)
+        number = Typed(quoted_name(name), BIGINT)
         values = {**scope.values, (identifier(alias.this), name): number}
         return replace(scope, values=values), f"from (select *, {numbers} as {number.sql} {text})"
 
@@ -168,7 +175,7 @@ class _Query:
 
 def _first(text: str, function: str, window: str, last: str) -> str:
     """Print the rows of a FROM clause that have one of the first places."""
-    place = quoted_name(_PLACE, 0)
+    place = quoted_name(_PLACE)
     return f"from (select *, {function} over ({window}) as {place} {text}) where {place} <= {last}"
 
 

@@ -28,7 +28,7 @@ from service.sql.expressions.typed import (
     digits,
 )
 from service.sql.queries.measures import MINUS_ZERO
-from service.sql.queries.nodes import bare, parsed
+from service.sql.queries.nodes import bare, built
 from service.sql.text.tree import identifier
 
 _UNIFORM: Final = (
@@ -50,7 +50,7 @@ _CASES: Final = {
     "upper": f"'{ascii_lowercase}', '{ascii_uppercase}'",
 }
 """The letters that a function replaces, and by which."""
-_MINUS_ZERO: Final = parsed(MINUS_ZERO.format("0"))
+_MINUS_ZERO: Final = built(MINUS_ZERO, exp.Literal.number(0))
 _SPECIAL: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
@@ -99,7 +99,7 @@ class StoreScope(Scope):
         inner = bare(node)
         if not isinstance(inner, exp.Column):
             return None
-        found = self.resolved(inner.args.get("table"), identifier(inner.this), 0)
+        found = self.resolved(inner.args.get("table"), identifier(inner.this))
         return found if found is not None and found.type is not None and found.type.unbounded else None
 
     def _finite(self, node: exp.Case) -> Typed:
@@ -108,7 +108,7 @@ class StoreScope(Scope):
         special = [truth(self.argument(one), "CASE/WHEN") for one in branches if _is_special(one)]
         value = self.bind(_without_special(node))
         if not is_exact(value):
-            raise Invalid("Spark's sum of floats is another one", position=value.position)
+            raise Invalid("Spark's sum of floats is another one")
         failing = "raise_error('NaN and infinity are not supported in a numeric')"
         return replace(
             value, sql=f"(case when {' or '.join(special)} then {failing} else {value.sql} end)", column=None
@@ -134,7 +134,7 @@ def value_text(value: Typed, node: exp.Expr, to: ColumnType) -> str:
             return f"cast({exact.sql} as string)"
     if widens(value, to):
         return f"cast({value.sql} as {to.spark})"
-    raise Invalid(f"Spark's value has type {value.type}, and the column {to}", position=value.position)
+    raise Invalid(f"Spark's value has type {value.type}, and the column {to}")
 
 
 def _takes_text(node: exp.Expr) -> bool:

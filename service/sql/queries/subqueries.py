@@ -16,10 +16,10 @@ from service.protocol.stage import JoinKind
 from service.sql.expressions.allowed import called_name
 from service.sql.queries.blocks import Block, Output, attached, filtered, foreign, merged, never_null, padded
 from service.sql.queries.keys import at_most_one
-from service.sql.queries.nodes import aliases_of, bare, column, operand, parsed, printed
+from service.sql.queries.nodes import aliases_of, bare, built, column, operand, printed
 from service.sql.queries.outer import kept
 from service.sql.queries.parts import PART, stored_input
-from service.sql.queries.relations import NAMELESS, ONE, Grouped, Parted, constant
+from service.sql.queries.relations import NAMELESS, ONE, Grouped, Parted
 from service.sql.queries.scope import Names, Scope
 
 if TYPE_CHECKING:
@@ -281,12 +281,12 @@ def _checked(planner: "Planner", block: Block, inner: Block) -> tuple[Block, exp
     """Return the value of a subquery that should have at most one row. Postgres raises its error if it has more."""
     value = inner.outputs[0].value
     source = stored_input(planner, replace(inner, outputs=()), (), [value])
-    text = printed(source.over_part(value))
+    whole = source.over_part(value)
     body = Parted(
         source=source.one,
         where=source.where,
         columns=(),
-        sql=f'SELECT 1::smallint AS "{ONE}", (SELECT {text} FROM "{PART}") AS "value"',
+        query=built(f'SELECT 1::smallint AS "{ONE}", (SELECT {{0}} FROM "{PART}") AS "value"', whole),
         reads=frozenset(one.name for one in source.one.shape.key) | frozenset(source.one.shape.columns),
         key=(KeyColumn(name=ONE),),
         outputs=(Output("value", column(NAMELESS, "value")),),
@@ -339,14 +339,14 @@ def _truth(
     correlated, rest = split_correlated(replace(inner, outputs=()), [*pairs], own, place)
     keys = tuple(Output(f"k{at}", mine) for at, (mine, _) in enumerate(correlated))
     outputs = tuple(Output(f"k{at}", column(NAMELESS, f"k{at}")) for at in range(len(keys)))
-    count = ("c0", parsed("count(*)"))
+    count = ("c0", built("count(*)"))
     outputs += (Output("c0", column(NAMELESS, "c0")),)
     body = Grouped(rest, keys, (count,), outputs, (tuple(range(len(keys))),))
     reading = planner.made.reading(planner.made.add(body))
     found = exp.Paren(
         this=exp.GT(
-            this=exp.Anonymous(this="coalesce", expressions=[reading.outputs[-1].value, constant("0")]),
-            expression=constant("0"),
+            this=exp.Anonymous(this="coalesce", expressions=[reading.outputs[-1].value, built("0")]),
+            expression=built("0"),
         )
     )
     on = [

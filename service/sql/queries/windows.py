@@ -6,6 +6,7 @@ Postgres could return in any order have therefore one result here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
@@ -15,9 +16,9 @@ from service.protocol.columns import KeyColumn
 from service.protocol.relation import TRAVEL_PREFIX
 from service.sql.expressions.allowed import called_name
 from service.sql.queries.blocks import Block, Output, filtered, foreign
-from service.sql.queries.nodes import bare, column, columns_of, named, operand, parsed, printed, rewritten
+from service.sql.queries.nodes import bare, built, column, columns_of, named, operand, printed, rewritten
 from service.sql.queries.parts import PART, Source, sorting_columns, stored_input
-from service.sql.queries.relations import NAMELESS, Parted, Ranked, output_text, uniquely_named
+from service.sql.queries.relations import NAMELESS, Parted, Ranked, shown_by, uniquely_named
 from service.sql.queries.scope import Scope
 from service.sql.queries.selected import Selected
 from service.sql.queries.subqueries import split_correlated
@@ -26,6 +27,7 @@ from service.sql.text.tree import identifier
 if TYPE_CHECKING:
     from service.sql.queries.planner import Planner
 
+_PART: Final = built(f'SELECT 1 FROM "{PART}"')
 _BY_ROW: Final = frozenset({"row_number", "ntile", "lag", "lead"})
 """Functions whose result depends on the order of all rows, whatever the frame."""
 _BY_PEERS: Final = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
@@ -72,7 +74,7 @@ def windowed(planner: "Planner", selected: Selected, place: int) -> Selected:
     made.values = [rewritten(one, lambda part: _total(part, source, place)) for one in made.values]
     orders = [window.args.get("order") for one in made.values for window in one.find_all(exp.Window)]
     order = next((one.expressions for one in orders if one is not None), ())
-    reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"', order=order, ranked=made.ranked())
+    reading = made.reading(planner, _PART, order=order, ranked=made.ranked())
     return _over(selected, reading)
 
 
@@ -119,7 +121,7 @@ class _Parting:
     def reading(
         self,
         planner: "Planner",
-        query: str,
+        query: exp.Expr,
         key: Sequence[KeyColumn] | None = None,
         *,
         order: Sequence[exp.Ordered],
@@ -128,7 +130,7 @@ class _Parting:
     ) -> Block:
         """Return the block that reads the query's result, with all values as outputs.
 
-        `query` has a `{}` for the SELECT list, and sorts a part by `order`. The result has the input's key, or `key`.
+        `query` has another SELECT list, and sorts a part by `order`. The result has the input's key, or `key`.
         """
         key = self._source.one.shape.key if key is None else key
         keys = [part.name for part in key]
@@ -145,7 +147,7 @@ class _Parting:
             source=self._source.one,
             where=self._source.where,
             columns=tuple(dict.fromkeys(self._source.columns)),
-            sql=query.replace("{}", output_text(shown), 1),
+            query=shown_by(query, shown),
             reads=frozenset({*keys, *self._source.columns, *self._reads(query)}),
             key=tuple(key),
             outputs=uniquely_named(outputs),
@@ -173,9 +175,8 @@ class _Parting:
             return None
         return Ranked(tuple(order.expressions), f"{TRAVEL_PREFIX}{number}", ties=name == "rank")
 
-    def _reads(self, query: str) -> set[str]:
-        read = {name for value in self.values for _, name in columns_of(value)}
-        return read | {name for name in self._source.one.shape.columns if f'"{PART}"."{name}"' in query}
+    def _reads(self, query: exp.Expr) -> set[str]:
+        return {name for value in (*self.values, query) for _, name in columns_of(value)}
 
 
 def _check(window: exp.Window, place: int) -> None:
@@ -242,7 +243,7 @@ def _up_to_peers(window: exp.Window, name: str, source: Source, place: int) -> e
     if name == "last_value":
         peers = [*partition, *(one.this for one in order.expressions)]
         return _keyed(exp.Window(**{**window.args, "partition_by": peers, "order": None, "spec": whole}), source)
-    counted = exp.Window(this=parsed("count(*)"), partition_by=partition, order=order.copy(), over="OVER")
+    counted = exp.Window(this=built("count(*)"), partition_by=partition, order=order.copy(), over="OVER")
     found = _keyed(exp.Window(**{**window.args, "spec": whole}), source)
     there = exp.GTE(this=counted, expression=operand(window.this.expressions[1].copy()))
     return exp.Case(ifs=[exp.If(this=there, true=found)])
@@ -266,9 +267,8 @@ def distinct_on(planner: "Planner", selected: Selected) -> Selected:
     values = [*(one.value for one in selected.outputs), *(one.this for one in selected.order), *selected.distinct_on]
     source = stored_input(planner, selected.block, selected.distinct_on, values)
     made = _Parting(source, values, names_of(selected))
-    keys = ", ".join(printed(column(PART, name)) for name in source.columns)
     order = _ordered(source, selected.order)
-    query = f'SELECT DISTINCT ON ({keys}) {{}} FROM "{PART}"{_order_text(order)}'
+    query = _sorted(order, [column(PART, name) for name in source.columns])
     # The order begins with the columns of the part, which an index has anyway.
     order = [one for one in order if not _names(one, source.columns)]
     reading = made.reading(planner, query, order=order, ranked=Ranked(tuple(order)) if order else None)
@@ -286,8 +286,16 @@ def _names(item: exp.Ordered, columns: Sequence[str]) -> bool:
     return isinstance(inner, exp.Column) and named(inner)[1] in columns
 
 
-def _order_text(order: Sequence[exp.Ordered]) -> str:
-    return f" ORDER BY {', '.join(map(printed, order))}" if order else ""
+def _sorted(
+    order: Sequence[exp.Expr],
+    distinct_on: Sequence[exp.Expr] = (),
+    limits: Mapping[str, exp.Expr] = MappingProxyType({}),
+) -> exp.Expr:
+    """Return a query of the part in an order."""
+    arguments = {**_PART.args, **limits, "order": exp.Order(expressions=[*order]) if order else None}
+    if distinct_on:
+        arguments["distinct"] = exp.Distinct(on=exp.Tuple(expressions=[*distinct_on]))
+    return exp.Select(**arguments)
 
 
 def limited(planner: "Planner", node: exp.Expr, selected: Selected, scope: Scope) -> Block:
@@ -300,11 +308,10 @@ def limited(planner: "Planner", node: exp.Expr, selected: Selected, scope: Scope
         return _first_for_each(planner, node, selected, values)
     source = stored_input(planner, selected.block, (), values)
     made = _Parting(source, values[: len(selected.outputs)], names_of(selected))
-    text, ties = _limit_text(planner, node, scope)
+    limits, ties = _limits(planner, node, scope)
     order = _ordered(source, selected.order, total=not ties)
-    one = text.removeprefix(" LIMIT ") == "(1)"
-    query = f'SELECT {{}} FROM "{PART}"{_order_text(order)}{text}'
-    reading = made.reading(planner, query, order=order, single=one)
+    one = list(limits) == ["limit"] and bare(limits["limit"].expression) == exp.Literal.number(1)
+    reading = made.reading(planner, _sorted(order, limits=limits), order=order, single=one)
     done = _over(replace(selected, order=(), distinct_on=()), reading)
     return replace(done.block, outputs=done.outputs)
 
@@ -321,10 +328,10 @@ def _first_for_each(planner: "Planner", node: exp.Expr, selected: Selected, valu
     mine = [each for each, _ in linked]
     source = stored_input(planner, block, mine, [*values, *mine])
     made = _Parting(source, [*values[: len(selected.outputs)], *mine], names_of(selected))
-    columns = ", ".join(printed(column(PART, name)) for name in source.columns)
+    columns = [column(PART, name) for name in source.columns]
     order = _ordered(source, selected.order)
     key = [KeyColumn(name=name) for name in dict.fromkeys(source.columns)]
-    query = f'SELECT DISTINCT ON ({columns}) {{}} FROM "{PART}" ORDER BY {", ".join([columns, *map(printed, order)])}'
+    query = _sorted([*(exp.Ordered(this=one.copy()) for one in columns), *order], columns)
     reading = made.reading(planner, query, key, order=order, ranked=Ranked(tuple(order)) if order else None)
     shown = reading.outputs[: len(selected.outputs)]
     result = replace(reading, outputs=())
@@ -334,27 +341,28 @@ def _first_for_each(planner: "Planner", node: exp.Expr, selected: Selected, valu
     return replace(result, outputs=tuple(outputs))
 
 
-def _limit_text(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[str, bool]:
-    """Print LIMIT and OFFSET, and tell whether rows that tie with the last one stay."""
-    text, ties = "", False
+def _limits(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[dict[str, exp.Expr], bool]:
+    """Return LIMIT and OFFSET of a query over the part, and whether rows that tie with the last one stay."""
+    found: dict[str, exp.Expr] = {}
     offset, limit = node.args.get("offset"), node.args.get("limit") or node.args.get("fetch")
     if offset is not None:
-        text += f" OFFSET {_constant(planner, offset.expression, scope)}"
-    if isinstance(limit, exp.Fetch):
-        options = limit.args.get("limit_options")
-        ties = options is not None and bool(options.args.get("with_ties"))
-        if options is not None and options.args.get("percent"):
-            raise Invalid("FETCH .. PERCENT is not supported in a view", position=scope.tree.position(limit))
-        count = limit.args.get("count")
-        number = _constant(planner, count, scope) if count is not None else "1"
-        text += f" FETCH FIRST {number} ROWS {'WITH TIES' if ties else 'ONLY'}"
-    elif limit is not None:
-        text += f" LIMIT {_constant(planner, limit.expression, scope)}"
-    return text, ties
+        found["offset"] = exp.Offset(expression=_constant(planner, offset.expression, scope))
+    if not isinstance(limit, exp.Fetch):
+        if limit is not None:
+            found["limit"] = exp.Limit(expression=_constant(planner, limit.expression, scope))
+        return found, False
+    options, count = limit.args.get("limit_options"), limit.args.get("count")
+    ties = options is not None and bool(options.args.get("with_ties"))
+    if options is not None and options.args.get("percent"):
+        raise Invalid("FETCH .. PERCENT is not supported in a view", position=scope.tree.position(limit))
+    number = _constant(planner, count, scope) if count is not None else exp.Literal.number(1)
+    kept = exp.LimitOptions(rows=True, with_ties=ties)
+    found["limit"] = exp.Fetch(direction="FIRST", count=number, limit_options=kept)
+    return found, ties
 
 
-def _constant(planner: "Planner", node: exp.Expr, scope: Scope) -> str:
+def _constant(planner: "Planner", node: exp.Expr, scope: Scope) -> exp.Expr:
     if node.find(exp.Query) is not None or node.find(exp.Column) is not None:
         message = "LIMIT and OFFSET of a view take constants"
         raise Invalid(message, position=scope.tree.position(node))
-    return f"({printed(planner.plain(node, Scope(scope.tree)))})"
+    return exp.Paren(this=planner.plain(node, Scope(scope.tree)))

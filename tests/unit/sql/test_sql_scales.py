@@ -2,9 +2,11 @@
 
 import pytest
 
+from service.sql.queries.nodes import printed
 from service.sql.queries.scales import row_scale, scale_of
+from tests.support.trees import tree_of
 
-SCALES = {'"i1"."n"': 2, '"i1"."i"': 0, '"i1"."m"': 4}
+SCALES = {("i1", "n"): 2, ("i1", "i"): 0, ("i1", "m"): 4}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ SCALES = {'"i1"."n"': 2, '"i1"."i"': 0, '"i1"."m"': 4}
     ],
 )
 def test_i12_an_expression_has_a_scale_if_all_of_its_values_have_it(text: str, scale: int | None) -> None:
-    assert scale_of(text, SCALES) == scale
+    assert scale_of(tree_of(text), SCALES) == scale
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,9 @@ def test_i12_an_expression_has_a_scale_if_all_of_its_values_have_it(text: str, s
     ],
 )
 def test_i12_a_case_decides_the_scale_of_a_row(text: str, shown: str, scales: list[int]) -> None:
-    assert row_scale(text, SCALES) == (shown, scales)
+    found = row_scale(tree_of(text), SCALES)
+    assert found is not None
+    assert (printed(found[0]), found[1]) == (shown, scales)
 
 
 @pytest.mark.parametrize(
@@ -82,4 +86,4 @@ def test_i12_a_case_decides_the_scale_of_a_row(text: str, shown: str, scales: li
     ],
 )
 def test_i12_a_row_has_another_scale_than_any_case_tells(text: str) -> None:
-    assert row_scale(text, SCALES) is None
+    assert row_scale(tree_of(text), SCALES) is None

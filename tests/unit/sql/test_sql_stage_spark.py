@@ -12,12 +12,14 @@ from service.domain.stage_engine import asked_engine, check_verifiable, with_eng
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.stage import Aggregate, Engine, EngineChoice, Join, JoinKind, Stage, Value
+from service.protocol.stage import Aggregate, Engine, EngineChoice, Join, JoinKind, Partition, Stage, Value
 from service.protocol.stage_spark import engine_of, spark_reason, verify_reason
 from service.sql.queries.relations import ONE as ONE_ROW
-from service.sql.queries.spark import with_spark
 from tests.support.stage_cases import CASES, TABLES, join, on, values
 from tests.support.state_store import relation
+from tests.support.trees import with_spark
+from workers.backfill.stages import BoundStage
+from workers.queries.stage_spark import used_columns
 
 KINDS: Final = {
     "id": "bigint",
@@ -284,6 +286,41 @@ def test_verification_by_spark_needs_the_results_of_groups_too() -> None:
     assert spark_reason(divided) is None
     with pytest.raises(Conflict, match="numeric / numeric is not supported"):
         check_verifiable("v", [divided], created=True)
+
+
+def test_an_expression_tells_which_columns_it_reads() -> None:
+    stage = Stage(
+        joins=(join(JoinKind.INNER, "a i0, b i1", "i0.x = i1.id"),),
+        where=(on("i1.v > 1"),),
+        rows=values(v="i0.x", w="'`i1__x`'"),
+    )
+    relations = {table.id: table for table in TABLES.values()}
+    found = with_spark(stage, relations, target(v="bigint", w="text"))
+    assert [one.reads for one in (*found.conditions, *found.rows)] == [
+        (("i0", "x"), ("i1", "id")), (("i1", "v"),), (("i0", "x"),), ()
+    ]  # fmt: skip
+    bound = BoundStage(found, target(v="bigint", w="text"), relations)
+    assert [one.name for one in used_columns(bound, ["i1"]).columns] == ["id", "v"], "a text that looks like x is none"
+    before = BoundStage(stage, bound.target, relations)
+    assert used_columns(before, ["i1"]) == TABLES["b"], "planned before, so that all may be read"
+
+
+def test_a_part_reads_what_its_query_names() -> None:
+    relations = {table.id: table for table in TABLES.values()}
+    for text, reads in {
+        "select x as v, min(id) as w from part group by x": ("id", "x"),
+        "select v, x as w from (select *, row_number() over (order by v, id) as r from part) q": ("id", "x", "v"),
+    }.items():
+        stage = Stage(
+            joins=(join(JoinKind.INNER, "a i0"),),
+            rows=(),
+            partition=Partition(columns=(), sql=text),
+            distribution=("v",),
+        )
+        found = with_spark(stage, relations, target(v="bigint", w="bigint"))
+        assert found.partition is not None
+        assert found.partition.refusal is None
+        assert found.partition.reads == tuple(("i0", name) for name in reads)
 
 
 def test_conditions_have_a_spark_text() -> None:

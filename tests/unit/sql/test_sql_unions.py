@@ -62,9 +62,9 @@ def test_a_row_is_known_by_its_branch_and_its_key_there() -> None:
     assert {tuple(part.name for part in draft.key) for draft in drafts} == {key}
     assert {draft.distribution for draft in drafts} == {key}
     assert [[value.sql for value in draft.rows[2:]] for draft in drafts] == [
-        ["0::smallint", '"i0"."id"', "null"],
-        ["1::smallint", '"i1"."id"', '"i1"."k"'],
-        ["2::smallint", '"i3"."_row_id"', "null"],
+        ["CAST(0 AS SMALLINT)", '"i0"."id"', "NULL"],
+        ["CAST(1 AS SMALLINT)", '"i1"."id"', '"i1"."k"'],
+        ["CAST(2 AS SMALLINT)", '"i3"."_row_id"', "NULL"],
     ]
 
 
@@ -74,9 +74,9 @@ def test_a_column_has_the_type_in_which_postgres_describes_all_branches() -> Non
     assert all("values (" in description(draft, known) for draft in drafts)
     made = [finished(draft, ["numeric", "smallint", "bigint", "text"], known) for draft in drafts]
     assert [one.stage.rows[0].sql for one in made] == [
-        'cast("i0"."amount" as numeric)',
-        'cast("i1"."amount" as numeric)',
-        'cast("i3"."amount" as numeric)',
+        'CAST("i0"."amount" AS DECIMAL)',
+        'CAST("i1"."amount" AS DECIMAL)',
+        'CAST("i3"."amount" AS DECIMAL)',
     ]
     for one in made:
         columns = [f"{c.name} {c.type} {c.nullable}" for c in one.relation.columns]
