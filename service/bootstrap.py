@@ -47,9 +47,19 @@ from service.meta_store.parameters import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.status.readiness import Readiness
 from service.operations.upkeep.cluster import Supervision
-from service.operations.world import World, load_turns
+from service.operations.world import (
+    Calls,
+    External,
+    Loading,
+    Logins,
+    StateStore,
+    Workers,
+    World,
+    load_turns,
+)
 from service.parsing.pool import ParserProcesses
 from service.pools import Pools, open_pools
+from service.ports.launcher import Profiles
 from service.ports.state_store import Reader
 from service.ports.tokens import Bearers
 from service.probes.http import HttpxProbe
@@ -246,9 +256,8 @@ async def _wired(
     stack.push_async_callback(parsers.close)
     client = kubernetes(stack, settings) if settings.launcher == "kubernetes" else None
     installation = await remembered(engine, "installation", proposed=str(uuid.uuid4()))  # noqa: TID251 - made here
-    world = _world(settings, pools, PostgresStores(engine), parsers, exchange)
-    traces = traces_of(stack, settings, installation, holder, world.metrics)
-    world = replace(world, profiles=profiles_of(client, settings), traces=traces)
+    world = _world(settings, pools, PostgresStores(engine), parsers, exchange, profiles_of(client, settings))
+    world = replace(world, traces=traces_of(stack, settings, installation, holder, world.metrics))
     return _Wired(
         world,
         replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader"))),
@@ -260,43 +269,55 @@ async def _wired(
 
 
 def _world(
-    settings: Settings, pools: Pools, stores: PostgresStores, parsers: ParserProcesses, exchange: Exchange
+    settings: Settings,
+    pools: Pools,
+    stores: PostgresStores,
+    parsers: ParserProcesses,
+    exchange: Exchange,
+    profiles: Profiles | None,
 ) -> World:
     hosts = replace(parse_host_rules(settings.source_hosts), told=not settings.secured)
     return World(
         stores=stores,
-        tables=PostgresTables(pools.leader),
-        fences=PostgresFences(pools.leader),
-        lookups=PostgresLookups(pools.owner),
-        pins=PostgresPins(pools.owner),
-        reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
-        read_sessions=pools.read_sessions,
-        staging=PostgresStaging(pools.staging, pools.owner, pools.reader),
-        gauge=PostgresGauge(pools.owner),
-        http_probe=HttpxProbe(hosts=hosts),
-        views=PostgresViews(pools.owner),
-        servers=PostgresExternalServers(),
-        external=PostgresExternalTables(),
-        replication=PostgresReplication(),
-        external_rows=PostgresExternalRows(),
-        followed_rows=PostgresFollowedRows(pools.owner),
-        parsers=parsers,
-        columnar=ColumnarProcesses(memory=settings.load_memory_max),
         clock=SystemClock(),
         signals=exchange.signals("changes"),
-        barrier_signals=exchange.signals("barriers"),
-        request_signals=exchange.signals("requests"),
-        dml_url=pools.writer_url,
-        hosts=hosts,
-        load_idle=timedelta(seconds=settings.load_idle_seconds),
-        load_rate_min=settings.load_rate_min,
-        load_within=timedelta(seconds=settings.load_seconds_max),
-        own_workers=settings.launcher != "none",
-        read_logins=PostgresReadLogins(pools.owner, pools.read_group),
-        read_place=pools.read_place,
-        staging_turns=load_turns(settings.loads_max),
-        spool=Spool(settings.load_files_bytes_max),
-        backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max),
+        parsers=parsers,
+        state_store=StateStore(
+            tables=PostgresTables(pools.leader),
+            fences=PostgresFences(pools.leader),
+            lookups=PostgresLookups(pools.owner),
+            pins=PostgresPins(pools.owner),
+            reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
+            staging=PostgresStaging(pools.staging, pools.owner, pools.reader),
+            views=PostgresViews(pools.owner),
+            gauge=PostgresGauge(pools.owner),
+            followed_rows=PostgresFollowedRows(pools.owner),
+        ),
+        external=External(
+            servers=PostgresExternalServers(),
+            catalog=PostgresExternalTables(),
+            replication=PostgresReplication(),
+            external_rows=PostgresExternalRows(),
+            http_probe=HttpxProbe(hosts=hosts),
+            hosts=hosts,
+        ),
+        workers=Workers(
+            barriers=exchange.signals("barriers"),
+            requests=exchange.signals("requests"),
+            dml_url=pools.writer_url,
+            startable=settings.launcher != "none",
+            profiles=profiles,
+        ),
+        loading=Loading(
+            ColumnarProcesses(memory=settings.load_memory_max),
+            idle=timedelta(seconds=settings.load_idle_seconds),
+            rate_min=settings.load_rate_min,
+            within=timedelta(seconds=settings.load_seconds_max),
+            spool=Spool(settings.load_files_bytes_max),
+            turns=load_turns(settings.loads_max),
+        ),
+        logins=Logins(PostgresReadLogins(pools.owner, pools.read_group), pools.read_place, pools.read_sessions),
+        calls=Calls(backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max)),
     )
 
 

@@ -22,7 +22,7 @@ async def watch(world: World, stop: asyncio.Event) -> None:
     """Measure stalls until `stop` is set."""
     while not stop.is_set():
         began = world.clock.monotonic()
-        world.attention.awake(began)
+        world.workers.attention.awake(began)
         await wait(stop, EVERY_SECONDS)
         if stop.is_set():
             return

@@ -7,7 +7,7 @@ from typing import Final
 
 from service.domain.errors import Forbidden
 from service.domain.roles import Role, permits
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker, AuditEntry, Outcome
 
 KEPT: Final = timedelta(days=90)
@@ -32,14 +32,14 @@ async def admit(world: World, asker: Asker, needs: Role) -> None:
     if call is not None:
         kind = None if call.statement is None else call.statement.partition(" ")[0]
         key = (asker.actor, call.method, call.route, kind)
-        if world.recorded.due(key, now=world.clock.monotonic()):
+        if world.calls.recorded.due(key, now=world.clock.monotonic()):
             async with world.stores.begin() as tx:
                 await tx.audit.add(asker, Outcome.REFUSED)
     raise Forbidden(needs=needs, has=asker.role)
 
 
 async def entries(
-    world: World, *, limit: int, before: int | None, discreet: bool, actor: str | None, target: str | None
+    world: Context, *, limit: int, before: int | None, discreet: bool, actor: str | None, target: str | None
 ) -> AuditPage:
     """Return the newest entries before `before`, newest first. `discreet`: also those that only admins see."""
     async with world.stores.begin() as tx:

@@ -38,7 +38,7 @@ async def once(
         claim = await tx.keys.claim(f"{_digest(caller)} {key}", fingerprint, now=world.clock.now(), hold=HOLD)
     if not isinstance(claim, Claim):
         return claim
-    world.claims.add(claim)
+    world.calls.claims.add(claim)
     try:
         response = await call(claim)
     except BaseException:
@@ -50,7 +50,7 @@ async def once(
             await tx.keys.store(claim, response)
         return response
     finally:
-        world.claims.discard(claim)
+        world.calls.claims.discard(claim)
 
 
 def _digest(caller: str) -> str:
@@ -59,6 +59,6 @@ def _digest(caller: str) -> str:
 
 async def renew(world: World) -> None:
     """Renew the claims of the calls that this process is running."""
-    if world.claims:
+    if world.calls.claims:
         async with world.stores.begin() as tx:
-            await tx.keys.renew(tuple(world.claims), now=world.clock.now(), hold=HOLD)
+            await tx.keys.renew(tuple(world.calls.claims), now=world.clock.now(), hold=HOLD)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import JobState
 from service.operations.polling import until
-from service.operations.world import World
+from service.operations.world import Context
 from service.ports.indexes import NamedIndex
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, LogicalView
@@ -74,7 +74,7 @@ async def readers(tx: Transaction, relation: RelationId) -> list[Named]:
     return list(found.values())
 
 
-async def existing(world: World, name: str, kind: RelationKind) -> Named:
+async def existing(world: Context, name: str, kind: RelationKind) -> Named:
     """Return the object with this name. Raises NotFound, or Invalid in Postgres's words if its kind differs."""
     async with world.stores.begin() as tx:
         found = await named(tx, name)
@@ -99,7 +99,7 @@ async def or_there(make: Awaitable[T], there: Callable[[], Awaitable[T | None]])
         return found
 
 
-async def skipped(world: World, name: str, kind: RelationKind) -> tuple[str, ...] | None:
+async def skipped(world: Context, name: str, kind: RelationKind) -> tuple[str, ...] | None:
     """Return the notice of IF NOT EXISTS once the source or view is created, or None if the name is free.
 
     Raises Conflict if a relation of another kind has the name, or if the object is not created within `MADE_WAIT`.
@@ -122,7 +122,7 @@ async def skipped(world: World, name: str, kind: RelationKind) -> tuple[str, ...
     return (f'{kind} "{name}" already exists, skipping',)
 
 
-async def relation_names(world: World, kind: RelationKind) -> list[str]:
+async def relation_names(world: Context, kind: RelationKind) -> list[str]:
     """Return the names of all objects of a kind, oldest first."""
     async with world.stores.begin() as tx:
         match kind:

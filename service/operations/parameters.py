@@ -14,7 +14,7 @@ from service.domain.probes import LENGTH_MAX, parse_probe_url
 from service.domain.roles import Role
 from service.operations.offload import parsed
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.sql.statements.select import Select
@@ -25,7 +25,7 @@ SQL_PROBE: Final = "backfill_auto_probe_sql"
 Value = int | bool | str
 
 
-async def known(world: World, role: Role = Role.VIEWER) -> SystemParameters:
+async def known(world: Context, role: Role = Role.VIEWER) -> SystemParameters:
     """Return every parameter without secrets. Only admins see the path of the HTTP probe."""
     async with world.stores.begin() as tx:
         return await _seen(tx, role)
@@ -59,7 +59,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> S
                 pointer="backfill_auto_floor",
             )
         await tx.events.append("parameters.altered", {**wanted, "asked_by": asked_by.actor}, now=world.clock.now())
-    world.parameters.forget(None)
+    world.calls.parameters.forget(None)
     world.signals.notify()
     return after
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from service.operations.world import World
+from service.operations.world import Context
 from service.ports.signals import Signals
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ REREAD: Final = timedelta(milliseconds=500)
 
 
 async def until(
-    world: World,
+    world: Context,
     look: Callable[[], Awaitable[T | None]],
     *,
     limit: timedelta | None = None,
@@ -41,7 +41,7 @@ async def until(
         await signals.wait(left, since=heard)
 
 
-async def rest(world: World, pause: timedelta) -> None:
+async def rest(world: Context, pause: timedelta) -> None:
     """Return after `pause`, whatever is signalled meanwhile."""
     await until(world, _never, limit=pause)
 

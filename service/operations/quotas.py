@@ -11,12 +11,12 @@ from service.domain.job import Job
 from service.domain.parameters import SystemParameters
 from service.domain.quotas import Bound, Quota, bound_of, too_many_jobs
 from service.domain.roles import Role
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 
 
-async def check_jobs(world: World, tx: Transaction, asker: Asker, new: Job) -> None:
+async def check_jobs(world: Context, tx: Transaction, asker: Asker, new: Job) -> None:
     """Raise OverQuota if the tenant has too many unfinished jobs besides the new one, which `tx` has added.
 
     The job of a table takes no permit and does not count.
@@ -35,23 +35,19 @@ async def calls_bound(world: World, role: Role) -> Bound | None:
     """Return the quota of calls of a role, at most some seconds old. While it cannot be read, there is none."""
     if role is Role.ADMIN:
         return None
-    now = world.clock.monotonic()
-    remembered, parameters = world.parameters.of(None, now=now)
-    if not remembered:
-        try:
-            parameters = await world.parameter_reads.get(None, partial(_read, world))
-        except Unavailable:
-            parameters = None
-        world.parameters.keep(None, parameters, now=world.clock.monotonic())
+    _, parameters = await world.calls.parameters.get(None, partial(_read, world), world.clock.monotonic)
     return None if parameters is None else bound_of(parameters, role, Quota.CALLS)
 
 
-def counted(world: World, refusal: OverQuota) -> OverQuota:
+def counted(world: Context, refusal: OverQuota) -> OverQuota:
     """Count a refusal in the metrics, and return it."""
     world.metrics.refused(refusal.quota)
     return refusal
 
 
-async def _read(world: World, _keys: Collection[None]) -> Mapping[None, SystemParameters]:
-    async with world.stores.begin() as tx:
-        return {None: SystemParameters.of(await tx.parameters.all())}
+async def _read(world: Context, _keys: Collection[None]) -> Mapping[None, SystemParameters]:
+    try:
+        async with world.stores.begin() as tx:
+            return {None: SystemParameters.of(await tx.parameters.all())}
+    except Unavailable:
+        return {}

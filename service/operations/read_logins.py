@@ -15,7 +15,7 @@ from typing import Final
 from service.domain.errors import Conflict, NotFound
 from service.operations.retrying import retried
 from service.operations.tokens import token_of
-from service.operations.world import LOGIN_BARRED_SECONDS, World
+from service.operations.world import LOGIN_BARRED_SECONDS, Context, World
 from service.ports.audit import Asker
 from service.ports.read_logins import ReadLogin, ReadLogins
 from service.ports.tokens import ApiToken, TokenId
@@ -47,31 +47,31 @@ async def login(world: World, *, password: bool, asked_by: Asker) -> ReadAccess:
 
     Raises NotFound, Conflict, Unavailable.
     """
-    place = world.read_place
-    if place is None or world.read_logins is None:
+    place = world.logins.place
+    if place is None or world.logins.read_logins is None:
         raise NotFound("this service makes no logins for reading", kind="login")
     suffix = suffix_of(asked_by)
-    user = world.read_logins.name(suffix)
-    if world.logins_barred.of(user, now=world.clock.monotonic())[0]:
+    user = world.logins.read_logins.name(suffix)
+    if world.logins.barred.of(user, now=world.clock.monotonic())[0]:
         minutes = LOGIN_BARRED_SECONDS / 60
         raise Conflict(f'"{user}" wrote, though it may only read: it is closed for {minutes:.0f} minutes')
     if not password:
         return ReadAccess(place.host, place.port, place.database, user, None)
     text = _password(place.key, user)
-    if world.logins_opened.due(user, now=world.clock.monotonic()):
+    if world.logins.opened.due(user, now=world.clock.monotonic()):
         try:
-            async with world.login_turns.turn(asked_by.actor):
-                await world.read_logins.open(ReadLogin(suffix, await _until(world, asked_by)), text)
+            async with world.logins.turns.turn(asked_by.actor):
+                await world.logins.read_logins.open(ReadLogin(suffix, await _until(world, asked_by)), text)
         except BaseException:
-            world.logins_opened.forget(user)
+            world.logins.opened.forget(user)
             raise
     return ReadAccess(place.host, place.port, place.database, user, text)
 
 
 async def bar(world: World, name: str) -> None:
     """Drop a login that wrote, and keep it closed for `LOGIN_BARRED_SECONDS` (I13)."""
-    world.logins_barred.due(name, now=world.clock.monotonic())
-    if (logins := world.read_logins) is not None:
+    world.logins.barred.due(name, now=world.clock.monotonic())
+    if (logins := world.logins.read_logins) is not None:
         await _end(world, logins, ReadLogin(name.removeprefix(logins.name(""))))
 
 
@@ -85,7 +85,7 @@ def suffix_of(asker: Asker) -> str:
     return ROOT
 
 
-async def _until(world: World, asker: Asker) -> datetime | None:
+async def _until(world: Context, asker: Asker) -> datetime | None:
     """Return when the caller's login ends by itself."""
     token = token_of(asker.actor)
     if token is not None:
@@ -98,9 +98,9 @@ async def _until(world: World, asker: Asker) -> datetime | None:
 @retried
 async def end_logins(world: World, *, term: Term) -> None:
     """Drop the logins whose callers have none any more."""
-    if world.read_logins is None:
+    if world.logins.read_logins is None:
         return
-    found = await world.read_logins.all()
+    found = await world.logins.read_logins.all()
     if not found:
         return
     wanted = [token for one in found if (token := _token(one)) is not None]
@@ -108,7 +108,7 @@ async def end_logins(world: World, *, term: Term) -> None:
         tokens = await tx.tokens.called(wanted)
     for one in found:
         if is_over(one, tokens, now=world.clock.now()):
-            await _end(world, world.read_logins, one)
+            await _end(world, world.logins.read_logins, one)
 
 
 async def _end(world: World, logins: ReadLogins, login: ReadLogin) -> None:
@@ -118,7 +118,7 @@ async def _end(world: World, logins: ReadLogins, login: ReadLogin) -> None:
         if await logins.end(login.suffix):
             log.info("read_login.dropped", login=name)
     except Exception as error:  # noqa: BLE001 - any error concerns this login alone
-        if world.recorded.due(("read_login", name), now=world.clock.monotonic()):
+        if world.calls.recorded.due(("read_login", name), now=world.clock.monotonic()):
             log.warning("read_login.not_dropped", login=name, error=str(error))
 
 
@@ -127,9 +127,9 @@ async def end_overdue(world: World, *, term: Term) -> int:
 
     A login that wrote is closed for some time: it could do that again at once. Raises Deposed, Unavailable.
     """
-    if world.read_sessions is None:
+    if world.logins.sessions is None:
         return 0
-    ended = await world.read_sessions.end_overdue()
+    ended = await world.logins.sessions.end_overdue()
     for one in ended:
         facts = {"pid": one.pid, "login": one.login, "reason": one.reason}
         log.warning("session.ended", **facts)

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from service.domain.errors import Deadlocked, Unavailable
 from service.operations.polling import rest
-from service.operations.world import World
+from service.operations.world import Context
 from service.telemetry.log import logger
 
 TRIES: Final = 8
@@ -24,10 +24,10 @@ log = logger("meta_store")
 
 class _Within(Protocol):
     @property
-    def world(self) -> World: ...
+    def world(self) -> Context: ...
 
 
-W = TypeVar("W", bound=World | _Within)
+W = TypeVar("W", bound=Context | _Within)
 
 
 def retried(
@@ -41,7 +41,7 @@ def retried(
 
     @wraps(operation)
     async def run(within: W, *args: P.args, **kwargs: P.kwargs) -> T:
-        world = within if isinstance(within, World) else within.world
+        world = within if isinstance(within, Context) else within.world
         for tried in range(1, TRIES + 1):
             try:
                 return await operation(within, *args, **kwargs)

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Generic, TypeVar
 
+from service.domain.remembered import Remembered
+
 K = TypeVar("K")
 V = TypeVar("V")
 Read = Callable[[Collection[K]], Awaitable[Mapping[K, V]]]
@@ -41,3 +43,22 @@ class Together(Generic[K, V]):
             else:
                 for key, future in asked.items():
                     future.set_result(found.get(key))
+
+
+class Recent(Generic[K, V]):
+    """Shared reads whose values are used for `seconds`. That there is no value is remembered too."""
+
+    def __init__(self, seconds: float) -> None:
+        self._kept, self._reads = Remembered[K, V](seconds), Together[K, V]()
+
+    async def get(self, key: K, read: Read[K, V], monotonic: Callable[[], float]) -> tuple[bool, V | None]:
+        """Return whether the value was remembered, and the value. Raises the errors of the read."""
+        remembered, value = self._kept.of(key, now=monotonic())
+        if not remembered:
+            value = await self._reads.get(key, read)
+            self._kept.keep(key, value, now=monotonic())
+        return remembered, value
+
+    def forget(self, key: K) -> None:
+        """Have the key read anew."""
+        self._kept.forget(key)

@@ -18,7 +18,7 @@ from service.domain.barrier import Chore
 from service.domain.errors import Invalid, NotFound
 from service.domain.roles import PEOPLE, Role
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.tokens import ApiToken, NewToken, TokenId
 
@@ -38,7 +38,7 @@ class MadeToken:
 
 
 @retried
-async def create(world: World, name: str, role: Role, expires_in: timedelta | None, *, asked_by: Asker) -> MadeToken:
+async def create(world: Context, name: str, role: Role, expires_in: timedelta | None, *, asked_by: Asker) -> MadeToken:
     """Make a token. Raises Conflict if the name is taken by another one that is not revoked."""
     if role not in PEOPLE:
         raise Invalid("the service gives workers their token itself (TIDEFILL_WORKER_TOKEN)", pointer="/role")
@@ -51,7 +51,7 @@ async def create(world: World, name: str, role: Role, expires_in: timedelta | No
     return MadeToken(made, f"tdf_{made.id}_{secret}")
 
 
-async def page(world: World, *, after: int, limit: int) -> tuple[Sequence[ApiToken], str | None]:
+async def page(world: Context, *, after: int, limit: int) -> tuple[Sequence[ApiToken], str | None]:
     """Return tokens with an id above `after`, oldest first, and the `after` of the following page."""
     async with world.stores.begin() as tx:
         found = await tx.tokens.page(after=after, limit=limit + 1)
@@ -68,7 +68,7 @@ async def revoke(world: World, token: TokenId, *, asked_by: Asker) -> ApiToken:
             raise NotFound(f"token {token} not found", kind="token")
         facts = {"token": token, "name": revoked.name, "asked_by": asked_by.actor}
         await tx.events.append("token.revoked", facts, now=now)
-    world.tokens.forget(token)
+    world.calls.tokens.forget(token)
     world.signals.notify(Chore.TIDY)  # its Postgres login ends
     return revoked
 
@@ -79,10 +79,7 @@ async def caller(world: World, text: str) -> Asker | None:
     if spelled is None:
         return None
     id_, digest = TokenId(int(spelled[1])), _digest(spelled[2])
-    remembered, token = world.tokens.of(id_, now=world.clock.monotonic())
-    if not remembered:
-        token = await world.token_reads.get(id_, partial(_read, world))
-        world.tokens.keep(id_, token, now=world.clock.monotonic())
+    remembered, token = await world.calls.tokens.get(id_, partial(_read, world), world.clock.monotonic)
     if token is None or not hmac.compare_digest(digest, token.sha256) or not token.valid(now := world.clock.now()):
         return None
     if not remembered:
@@ -96,12 +93,12 @@ def token_of(actor: str) -> TokenId | None:
     return None if found is None else TokenId(int(found[1]))
 
 
-async def _read(world: World, wanted: Collection[TokenId]) -> Mapping[TokenId, ApiToken]:
+async def _read(world: Context, wanted: Collection[TokenId]) -> Mapping[TokenId, ApiToken]:
     async with world.stores.begin() as tx:
         return await tx.tokens.called(wanted)
 
 
-async def _used(world: World, token: ApiToken, now: datetime) -> None:
+async def _used(world: Context, token: ApiToken, now: datetime) -> None:
     if token.last_used_at is None or now - token.last_used_at >= USED_EVERY:
         async with world.stores.begin() as tx:
             await tx.tokens.used(token.id, now=now)

@@ -1,4 +1,4 @@
-"""Define the context of operations: ports, time limits and process-wide state. Bootstrap creates it.
+"""Define the contexts of operations: ports, limits and process-wide state, by subject. Bootstrap creates them.
 
 Operations use no other globals.
 """
@@ -19,10 +19,10 @@ from service.domain.loads import LoadPace
 from service.domain.overhead import Overhead
 from service.domain.parameters import SystemParameters
 from service.domain.reach import ANY, HostRules
-from service.domain.remembered import Remembered, Spaced
+from service.domain.remembered import Spaced
 from service.domain.setbacks import Setbacks
 from service.domain.uploading import Spool
-from service.operations.shared_reads import Together
+from service.operations.shared_reads import Recent, Together
 from service.ports.clock import Clock
 from service.ports.columnar import ColumnarBodies
 from service.ports.comparing import ExternalRows, FollowedRows
@@ -84,70 +84,115 @@ def page_turns() -> Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """The ports, the time limits, and the state that calls of one process share."""
+class StateStore:
+    """The ports of the state store."""
 
-    stores: Stores
     tables: VersionedTables
     fences: Fences
     lookups: LookupIndexes
     pins: Pins
     reader: Reader
     staging: Staging
-    gauge: StoreGauge
-    http_probe: HttpProbe
     views: PublicViews
+    gauge: StoreGauge
+    followed_rows: FollowedRows
+    table_format: Capabilities = POSTGRES
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """The ports of servers that the service does not own: sources and users' probes."""
+
     servers: ExternalServers
-    external: ExternalTables
+    catalog: ExternalTables
     replication: Replication
     external_rows: ExternalRows
-    followed_rows: FollowedRows
-    parsers: Parsers
-    columnar: ColumnarBodies
-    clock: Clock
-    signals: Signals
-    """Signals of any change in the meta store."""
-    barrier_signals: Signals
+    http_probe: HttpProbe
+    hosts: HostRules = ANY
+    """The hosts to which sources may connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What the service tells its workers, and how long it waits for them."""
+
+    barriers: Signals
     """Signals of injected barriers. Workers wait for these, so that other changes do not wake them."""
-    request_signals: Signals
+    requests: Signals
     """Signals of new requests to workers."""
     dml_url: str = field(repr=False)
     """The database URL with which workers run users' DML. They receive it when they register."""
-    read_sessions: ReadSessions | None = None
-    """The sessions of users' own tools. None if no such tool can read the table format."""
-    table_format: Capabilities = POSTGRES
-    """The capabilities of the state store's table format."""
-    hosts: HostRules = ANY
-    """The hosts to which sources may connect."""
-    load_idle: timedelta = timedelta(seconds=30)
-    """The longest time without a byte of a bulk load's body."""
-    load_rate_min: int = 1 << 10
-    """The minimum rate of a bulk load's body in bytes per second."""
-    load_within: timedelta = timedelta(hours=1)
-    """The longest total time of a bulk load's body."""
-    own_workers: bool = False
+    startable: bool = False
     """Whether the service can start a worker for one job."""
     profiles: Profiles | None = None
     """The profiles of such a worker. None if it has none, because it is no pod."""
-    worker_lease: timedelta = timedelta(seconds=10)
+    lease: timedelta = timedelta(seconds=10)
     """A worker that makes no call for this long is evicted. It calls at least every `poll_wait`."""
     poll_wait: timedelta = timedelta(seconds=3)
     """The duration of a worker's long poll."""
     barrier_deadline: timedelta = Pace().deadline
-    claims: set[Claim] = field(default_factory=set[Claim], repr=False)
-    """The claimed idempotency keys of the calls that this process is running."""
-    starting: set[RelationId] = field(default_factory=set[RelationId], repr=False)
-    """Relations whose tables this process is creating. They are not cleaned up yet, because the table may appear after
-    its clean-up.
-    """
-    traces: Traces | None = None
-    """Makes traces. None: it is off, and costs nothing."""
-    metrics: Metrics = field(default_factory=Metrics)
-    """Metrics of the epochs that this process commits and publishes while it leads."""
+    attention: Attention = field(default_factory=Attention)
+    """The times in which this process could not notice calls of workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The reader and the limits of bulk loads' bodies."""
+
+    columnar: ColumnarBodies
+    idle: timedelta = timedelta(seconds=30)
+    """The longest time without a byte."""
+    rate_min: int = 1 << 10
+    """The minimum rate in bytes per second."""
+    within: timedelta = timedelta(hours=1)
+    """The longest total time."""
+    spool: Spool = field(default_factory=Spool)
+    """The files of the bodies that this process receives."""
+    turns: Turns = field(default_factory=lambda: load_turns(LOADS_MAX))
+    """Loads whose rows are being staged by this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logins:
+    """The logins of users' own tools. The ports are None if there are none, or no tool can read the table format."""
+
+    read_logins: ReadLogins | None = None
+    place: ReadPlace | None = None
+    """Where the logins lead."""
+    sessions: ReadSessions | None = None
+    barred: Spaced = field(default_factory=lambda: Spaced(LOGIN_BARRED_SECONDS))
+    """When logins for reading wrote, as far as this service has seen."""
+    opened: Spaced = field(default_factory=lambda: Spaced(LOGIN_OPENED_EVERY_SECONDS))
+    """When this process last opened a login."""
+    turns: Turns = field(default_factory=lambda: Turns("logins", running=2, waiting=100, seconds=10.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """What a process remembers while it leads. A new leader begins without it."""
+
     epochs: Epochs = field(default_factory=Epochs)
-    """The epoch numbers of the barriers that this process makes while it leads."""
+    """The epoch numbers of the barriers that it makes."""
     overhead: Overhead = field(default_factory=Overhead)
-    """The time that barriers spend outside the worker, measured by this process while it leads."""
+    """The time that barriers spend outside the worker."""
+    singles: SinglesTurn = field(default_factory=SinglesTurn)
+    """Decides when a barrier carries a single statement."""
+    loads: LoadPace = field(default_factory=LoadPace)
+    """The rates at which tables take staged rows."""
+    starting: set[RelationId] = field(default_factory=set[RelationId], repr=False)
+    """Relations whose tables it is creating. They are not cleaned up yet, because the table may appear after that."""
+    suspects: Suspects = field(default_factory=Suspects)
+    """The jobs that workers computed when they ran out of memory."""
+    setbacks: Setbacks = field(default_factory=Setbacks)
+    """Workers that recently failed graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What the calls of one process share."""
+
+    claims: set[Claim] = field(default_factory=set[Claim], repr=False)
+    """The claimed idempotency keys of the calls that are running."""
     answers: Together[StatementId, StatementResult] = field(default_factory=Together[StatementId, StatementResult])
     """Shared reads of the results of accepted statements."""
     arrivals: Together[Arrival, Sequence[Event]] = field(default_factory=Together[Arrival, Sequence[Event]])
@@ -156,53 +201,32 @@ class World:
     """Shared reads of the jobs that callers wait for."""
     unfinished: Together[None, Collection[JobId]] = field(default_factory=Together[None, Collection[JobId]])
     """Shared reads of the jobs for which a WAIT without a name waits."""
-    attention: Attention = field(default_factory=Attention)
-    """The times in which this process could not notice calls of workers."""
+    tokens: Recent[TokenId, ApiToken] = field(default_factory=lambda: Recent(TOKENS_REMEMBERED_SECONDS), repr=False)
+    """The API tokens of callers. Unknown callers occupy one connection, however many they are."""
+    parameters: Recent[None, SystemParameters] = field(default_factory=lambda: Recent(PARAMETERS_REMEMBERED_SECONDS))
+    """The system parameters for what is asked at every call. Elsewhere they are read from the meta store."""
     backlog: Backlog = field(default_factory=Backlog)
-    """The statements that wait for an epoch, as this process last counted them."""
+    """The statements that wait for an epoch, as last counted."""
     recorded: Spaced = field(default_factory=lambda: Spaced(RECORDED_EVERY_SECONDS))
     """When the audit trail last got an entry of a kind that would otherwise come too often."""
-    tokens: Remembered[TokenId, ApiToken] = field(
-        default_factory=lambda: Remembered[TokenId, ApiToken](TOKENS_REMEMBERED_SECONDS), repr=False
-    )
-    """The API tokens that callers of this process lately gave."""
-    token_reads: Together[TokenId, ApiToken] = field(default_factory=Together[TokenId, ApiToken])
-    """Shared reads of API tokens: unknown callers occupy one connection, however many they are."""
-    parameters: Remembered[None, SystemParameters] = field(
-        default_factory=lambda: Remembered[None, SystemParameters](PARAMETERS_REMEMBERED_SECONDS)
-    )
-    """The system parameters for what is asked at every call. Elsewhere they are read from the meta store."""
-    parameter_reads: Together[None, SystemParameters] = field(default_factory=Together[None, SystemParameters])
-    """Shared reads of these."""
-    spool: Spool = field(default_factory=Spool)
-    """The files of the request bodies that this process receives."""
-    singles: SinglesTurn = field(default_factory=SinglesTurn)
-    """Decides when a barrier carries a single statement, for the barriers that this process makes while it leads."""
-    loads: LoadPace = field(default_factory=LoadPace)
-    """The rates at which tables take staged rows, as measured by this process while it leads."""
     verifications: Turns = field(default_factory=verification_turns)
-    """Comparisons of this process: each takes Spark's slots, a pin, and one of the connections to the state store."""
-    read_logins: ReadLogins | None = None
-    read_place: ReadPlace | None = None
-    """The logins for users' own tools, and where they lead. None: there are none."""
-    logins_barred: Spaced = field(default_factory=lambda: Spaced(LOGIN_BARRED_SECONDS))
-    """When logins for reading wrote, as far as this service has seen."""
-    logins_opened: Spaced = field(default_factory=lambda: Spaced(LOGIN_OPENED_EVERY_SECONDS))
-    """When this process last opened a login for users' own tools."""
-    login_turns: Turns = field(default_factory=lambda: Turns("logins", running=2, waiting=100, seconds=10.0))
-    staging_turns: Turns = field(default_factory=lambda: load_turns(LOADS_MAX))
-    """Loads whose rows are being staged by this process."""
+    """Comparisons: each takes Spark's slots, a pin, and one of the connections to the state store."""
     barrier_pages: Turns = field(default_factory=page_turns)
     """Large pages of barriers, one at a time: other calls are answered between two of them."""
-    suspects: Suspects = field(default_factory=Suspects)
-    """The jobs that workers computed when they ran out of memory, as seen by this process while it leads."""
 
-    setbacks: Setbacks = field(default_factory=Setbacks)
-    """Workers that recently failed graphs, as seen by this process while it leads."""
 
-    def patience(self) -> timedelta:
-        """Return how long a worker may be silent before this process evicts it."""
-        return self.attention.patience(self.worker_lease, now=self.clock.monotonic())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What every operation may use. An operation that takes no more than this needs nothing else."""
+
+    stores: Stores
+    clock: Clock
+    signals: Signals
+    """Signals of any change in the meta store."""
+    traces: Traces | None = None
+    """Makes traces. None: it is off, and costs nothing."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """Metrics of the epochs that this process commits and publishes while it leads."""
 
     @contextmanager
     def timed(self, stage: Stage) -> Generator[None]:
@@ -210,3 +234,21 @@ class World:
         began = self.clock.monotonic()
         yield
         self.metrics.transacted(stage, self.clock.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World(Context):
+    """The contexts of a process, one for each subject."""
+
+    parsers: Parsers
+    state_store: StateStore
+    external: External
+    workers: Workers
+    loading: Loading
+    logins: Logins = field(default_factory=Logins)
+    leading: Leading = field(default_factory=Leading)
+    calls: Calls = field(default_factory=Calls)
+
+    def patience(self) -> timedelta:
+        """Return how long a worker may be silent before this process evicts it."""
+        return self.workers.attention.patience(self.workers.lease, now=self.clock.monotonic())

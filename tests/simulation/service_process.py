@@ -26,6 +26,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Process, Task, finish
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeLookups, FakePins, FakeTables, StateStore
+from tests.support.http import world_of
 from tests.support.meta_store import NOW
 
 T = TypeVar("T")
@@ -239,34 +240,23 @@ class ServiceProcess:
         staging: bool,
     ) -> None:
         self.place, self.process, self.kernel, self.staging = place, place.process, place.kernel, staging
-        ports: dict[str, Any] = {
-            "stores": SimulatedStores(stores, place),
-            "tables": FakeTables(state_store, self._passing),
-            "fences": FakeFences(state_store, self._passing),
-            "lookups": FakeLookups(state_store, self._passing),
-            "pins": FakePins(state_store),
-            "reader": None,
-            "gauge": None,
-            "http_probe": None,
-            "views": None,
-            "servers": None,
-            "external": None,
-            "replication": None,
-            "external_rows": None,
-            "followed_rows": None,
-            "parsers": None,
-            "columnar": None,
-            "answers": Alone(),
-            "awaited": Alone(),
-            "unfinished": Alone(),
-            "staging": SimulatedStaging(staged, place),
-            "clock": Clock(place.kernel, skew),
-            "signals": SimulatedSignals(place.kernel, place.faults),
-            "barrier_signals": SimulatedSignals(place.kernel, place.faults),
-            "request_signals": SimulatedSignals(place.kernel, place.faults),
-        }
-        self.world = World(
-            **ports, dml_url="", worker_lease=WORKER_LEASE, barrier_deadline=BARRIER_DEADLINE, metrics=_METRICS
+        self.world = world_of(
+            SimulatedStores(stores, place),
+            tables=FakeTables(state_store, self._passing),
+            fences=FakeFences(state_store, self._passing),
+            lookups=FakeLookups(state_store, self._passing),
+            pins=FakePins(state_store),
+            answers=Alone(),
+            awaited=Alone(),
+            unfinished=Alone(),
+            staging=SimulatedStaging(staged, place),
+            clock=Clock(place.kernel, skew),
+            signals=SimulatedSignals(place.kernel, place.faults),
+            barriers=SimulatedSignals(place.kernel, place.faults),
+            requests=SimulatedSignals(place.kernel, place.faults),
+            lease=WORKER_LEASE,
+            barrier_deadline=BARRIER_DEADLINE,
+            metrics=_METRICS,
         )
         self.schedule = Schedule(self.world, self.process.name, launcher)
 

@@ -81,7 +81,7 @@ def test_a_skipped_roll_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I3."""
 
     async def skipped(world: World, view: GraphView, *, term: Term) -> None:
-        await world.fences.fence(view.graph, view.generation, term=term)
+        await world.state_store.fences.fence(view.graph, view.generation, term=term)
         async with world.stores.begin(term) as tx:
             await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
 

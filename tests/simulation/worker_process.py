@@ -4,7 +4,7 @@ and, in Spark's place, the plain-data reference of the arrangement executor.
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Protocol, cast
@@ -31,6 +31,7 @@ from tests.simulation.service_process import Place, ServiceProcess
 from tests.simulation.stage_session import Session, Slice, Work
 from tests.simulation.stages import Meaning
 from tests.support.fake_state_store import GenerationOverError, Source, StateStore, StoredTable, Target, Writing
+from tests.support.http import changed
 from tests.support.idle_spark import idle_spark
 from tests.support.model import Arrangement, Key, Passed, Reading, Version, VersionedTable
 from workers.agent import Agent
@@ -116,7 +117,7 @@ class SimulatedClient:
     def next_request(self, worker: WorkerId, graph: GraphId) -> Request | None:
         """A long poll that looks once: nobody asks, and to look at every signal takes a tenth of a schedule."""
         look = self._call(
-            "request", lambda world: worker_calls.next_request(replace(world, poll_wait=_AT_ONCE), worker, graph)
+            "request", lambda world: worker_calls.next_request(changed(world, poll_wait=_AT_ONCE), worker, graph)
         )
         self.place.kernel.stop(POLL)
         return look

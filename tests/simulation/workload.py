@@ -355,7 +355,7 @@ class Users:
                 epoch = (await tx.graphs.state(DATABASE_GRAPH)).published
             if epoch not in self.checker.expected:
                 return
-            async with world.pins.pin(DATABASE_GRAPH, epoch, holder=holder):
+            async with world.state_store.pins.pin(DATABASE_GRAPH, epoch, holder=holder):
                 self.kernel.stop(seconds)
                 self.checker.readable(epoch)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psycopg
@@ -24,6 +24,7 @@ from service.protocol.report import ActorReport
 from service.sources.replication import PostgresReplication
 from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
+from tests.support.http import changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import A_TEST, NOW, WORKER, collected
 from tests.support.postgres import fresh_database
@@ -163,7 +164,7 @@ class Following:
 
     async def barrier(self) -> Barrier:
         """Have one more barrier injected, collected, committed and published."""
-        self.leader.world.clock.wall += self.world.poll_wait  # type: ignore[attr-defined]
+        self.leader.world.clock.wall += self.world.workers.poll_wait  # type: ignore[attr-defined]
         effect: object = None
         while not isinstance(effect, Inject):
             effect = await self.leader.look()
@@ -193,8 +194,8 @@ async def following(database_url: str, external: External) -> AsyncGenerator[Fol
         ports: dict[str, Any] = {
             "tables": Tables(),
             "servers": PostgresExternalServers(),
-            "external": PostgresExternalTables(),
+            "catalog": PostgresExternalTables(),
             "replication": PostgresReplication(),
         }
-        leader.world = replace(leader.world, **ports)
+        leader.world = changed(leader.world, **ports)
         yield Following(leader, leader.world, external, database_url)

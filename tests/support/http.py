@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from service.api.app import create_app
 from service.api.settings import ApiSettings
 from service.columnar.process import ColumnarProcesses
-from service.operations.world import World
+from service.operations.world import External, Loading, StateStore, Workers, World
 from service.ports.audit import Asker
 from service.ports.health import StoreHealth
 from service.ports.meta_store import Stores
@@ -104,39 +104,32 @@ class Absent:
         raise AssertionError(name)
 
 
+_CONTEXTS = ("state_store", "external", "workers", "loading", "logins", "leading", "calls")
+
+
 def world_of(stores: Stores, **ports: object) -> World:
     """Return a world of these stores; ports that are not given may not be touched."""
-    clock = StillClock()
-    given: dict[str, Any] = {
-        **dict.fromkeys(
-            (
-                "tables",
-                "fences",
-                "lookups",
-                "pins",
-                "reader",
-                "staging",
-                "http_probe",
-                "views",
-                "servers",
-                "external",
-                "replication",
-                "external_rows",
-                "followed_rows",
-            ),
-            Absent(),
-        ),
-        "clock": clock,
-        "gauge": CalmStore(),
-        "signals": PatientSignals(clock),
-        "barrier_signals": PatientSignals(clock),
-        "request_signals": PatientSignals(clock),
-        "dml_url": "postgresql://writer@db/state",
-        "parsers": ParsedHere(),
-        "columnar": ColumnarProcesses(),
-        **ports,
-    }
-    return World(stores=stores, **given)
+    clock, absent = StillClock(), cast("Any", Absent())
+    world = World(
+        stores=stores,
+        clock=clock,
+        signals=PatientSignals(clock),
+        parsers=ParsedHere(),
+        state_store=StateStore(*[absent] * 7, gauge=CalmStore(), followed_rows=absent),
+        external=External(*[absent] * 5),
+        workers=Workers(PatientSignals(clock), PatientSignals(clock), "postgresql://writer@db/state"),
+        loading=Loading(ColumnarProcesses()),
+    )
+    return changed(world, **ports)
+
+
+def changed(world: World, **ports: Any) -> World:
+    """Return the world with these ports, limits and values, of whichever context they are."""
+    for name, value in ports.items():
+        context = next((each for each in _CONTEXTS if hasattr(getattr(world, each), name)), None)
+        inner = {name: value} if context is None else {context: replace(getattr(world, context), **{name: value})}
+        world = replace(world, **inner)
+    return world
 
 
 @dataclass

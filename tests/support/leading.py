@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +18,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, RelationId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation
 from service.protocol.report import ActorReport
-from tests.support.http import world_of
+from tests.support.http import changed, world_of
 from tests.support.meta_store import (
     NOW,
     WORKER,
@@ -96,7 +95,7 @@ class Leader:
     def describe(self, url: str) -> None:
         """Have statements described that read `t` and `v`."""
         store: Any = Described(url)
-        self.world = replace(self.world, reader=store, lookups=store)
+        self.world = changed(self.world, reader=store, lookups=store)
 
     async def queue(self, mutation: Mutation | None) -> CommandId:
         async with self.stores.begin() as tx:

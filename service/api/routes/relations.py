@@ -86,7 +86,7 @@ async def load_rows(
     stream = bulk.paced(call.world, request.stream())
     if encoding == "gzip":
         stream = unpacked(stream)
-    async with aclosing(stream), bulk.received(call.world.spool, stream, form) as body:
+    async with aclosing(stream), bulk.received(call.world.loading.spool, stream, form) as body:
 
         async def act(claim: Claim | None) -> Loaded:
             return Loaded(rows=await bulk.load(call.world, name, names, body, asked_by=call.asked_by, claim=claim))

@@ -41,7 +41,7 @@ from service.operations.barriers.committing import Recorded, commit
 from service.operations.commands.fan_out import share_of
 from service.operations.jobs import rescaling, snapshots
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier, BarrierKind
@@ -107,11 +107,11 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
     now, began = world.clock.now(), world.clock.monotonic()
     async with world.stores.begin(term) as tx:
         # Only silence during which this process could receive calls counts against a worker.
-        world.attention.missed(began, world.clock.monotonic())
+        world.workers.attention.missed(began, world.clock.monotonic())
         view = await tx.graphs.view(graph, now=now, lease=world.patience())
         if view.status is GraphStatus.WAITING:
             # A start chooses a worker.
-            view = replace(view, setbacks=world.setbacks.of(graph, now=now))
+            view = replace(view, setbacks=world.leading.setbacks.of(graph, now=now))
         parameters = SystemParameters.of(view.parameters)
         pace = pace_of(world, graph, parameters)
         effect = decide(view, now=now, pace=pace)
@@ -129,7 +129,7 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
     return _Look(view, pace, effect, recorded)
 
 
-def _about(world: World, view: GraphView) -> Mapping[str, int | str]:
+def _about(world: Context, view: GraphView) -> Mapping[str, int | str]:
     """Return what the log lines about the barrier in flight carry."""
     if view.in_flight is None:
         return {}
@@ -139,7 +139,7 @@ def _about(world: World, view: GraphView) -> Mapping[str, int | str]:
 
 
 async def _spans(
-    world: World, tx: Transaction, view: GraphView, effect: Effect, recorded: Recorded, pace: Pace
+    world: Context, tx: Transaction, view: GraphView, effect: Effect, recorded: Recorded, pace: Pace
 ) -> Sequence[Span]:
     if world.traces is None:
         return ()
@@ -173,7 +173,7 @@ def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
             pass
         case Inject() | Attach() | Commit() | Publish():
             if isinstance(effect, Inject):
-                world.barrier_signals.notify()
+                world.workers.barriers.notify()
             world.signals.notify(None, *([DATABASE_GRAPH] if merging else []))
         case _:
             world.signals.notify()
@@ -193,7 +193,7 @@ def _measure(world: World, answer: Collected, dml: DmlReport, pace: Pace) -> Non
     """Record how long the statements of an epoch took."""
     seconds = answer.timings_ms.get("dml", 0) / 1000
     if len(dml.results) == 1 and dml.unfinished == NOTHING_UNFINISHED:
-        world.singles.ended(seconds, now=world.clock.monotonic())
+        world.leading.singles.ended(seconds, now=world.clock.monotonic())
     cost = epoch_cost(
         epoch=answer.timings_ms.get("epoch", 0) / 1000,
         statements=seconds,
@@ -201,7 +201,7 @@ def _measure(world: World, answer: Collected, dml: DmlReport, pace: Pace) -> Non
         reads_history=any(actor.snapshot_rows for actor in answer.of(ActorReport)),
     )
     moved = [result.id for result in dml.results if result.error is None]
-    world.loads.measured(cost, moved, [*dml.unfinished.not_reached, *dml.unfinished.set_aside])
+    world.leading.loads.measured(cost, moved, [*dml.unfinished.not_reached, *dml.unfinished.set_aside])
 
 
 def _count_committed(
@@ -227,7 +227,7 @@ async def _record(
         case Attach(epoch):
             await tx.barriers.attach(view.graph, epoch)
         case Commit(epoch):
-            return await commit(tx, view, epoch, parameters, lease=world.worker_lease, now=now)
+            return await commit(tx, view, epoch, parameters, lease=world.workers.lease, now=now)
         case Publish():
             return Recorded(created=await tx.visibility.unshown(view.graph))
         case Abandon():
@@ -247,7 +247,7 @@ async def _inject(
     waiting = await tx.commands.waiting(view.graph) if view.commands_open or starting else ()
     kind, (statements, limits) = effect.kind, _NO_STATEMENTS
     if starting:
-        await rescaling.fit(tx, view.graph, effect.worker, now=now, lease=world.worker_lease)
+        await rescaling.fit(tx, view.graph, effect.worker, now=now, lease=world.workers.lease)
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
     else:
@@ -262,13 +262,13 @@ async def _inject(
         graph=view.graph,
         generation=view.generation,
         prev=view.committed if view.attached is None else view.attached,
-        curr=world.epochs.next(view.newest, now=now),
+        curr=world.leading.epochs.next(view.newest, now=now),
         kind=kind,
         mutation=mutation,
         statements=statements,
         dml=limits,
         interval_ms=parameters.barrier_interval_ms,
-        overhead_ms=round(world.overhead.seconds * 1000),
+        overhead_ms=round(world.leading.overhead.seconds * 1000),
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
         follows=view.decoupled is not None and view.decoupled.created,
         scans=parameters.of_scans(shared=view.decoupled is None),
@@ -329,14 +329,14 @@ async def _statements(
     It is one statement that needs its own epoch, if such a statement waits and may have one now. Otherwise these are
     all other statements that fit.
     """
-    singly = world.singles.may_begin(world.clock.monotonic())
+    singly = world.leading.singles.may_begin(world.clock.monotonic())
     waiting = await tx.statements.waiting(limit=1, singly=True) if singly else ()
     if not waiting:
         waiting = await tx.statements.waiting(limit=STATEMENTS_MAX, bytes_max=BYTES_MAX)
     budget_ms = epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly)
     limits = DmlLimits(epoch_ms=budget_ms, statement_ms=parameters.dml_statement_timeout_ms, patient=singly)
     one_by_one = [(one.statement, one.applied_rows) for one in waiting]
-    cut = world.loads.cut(one_by_one, interval_ms=parameters.barrier_interval_ms, budget_ms=budget_ms)
+    cut = world.leading.loads.cut(one_by_one, interval_ms=parameters.barrier_interval_ms, budget_ms=budget_ms)
     return cut.statements, limits
 
 
@@ -364,7 +364,7 @@ async def _publish(
 ) -> None:
     created, spans = recorded.created, ()
     readable = [relation for relation in created if relation.kind.stored]
-    refused = await world.tables.publish(graph, epoch, term=term, created=readable)
+    refused = await world.state_store.tables.publish(graph, epoch, term=term, created=readable)
     with world.timed("publish"):
         async with world.stores.begin(term) as tx:
             now = world.clock.now()
@@ -383,7 +383,9 @@ async def _publish(
         seconds = (now - passed.injected_at).total_seconds()
         world.metrics.published(seconds=seconds)
         if passed.timings_ms is not None:
-            world.overhead.measured(latency_seconds=seconds, epoch_seconds=passed.timings_ms.get("epoch", 0) / 1000)
+            world.leading.overhead.measured(
+                latency_seconds=seconds, epoch_seconds=passed.timings_ms.get("epoch", 0) / 1000
+            )
 
 
 def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
@@ -392,6 +394,6 @@ def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
         interval=timedelta(milliseconds=parameters.barrier_interval_ms),
         # A partial graph publishes nothing, so each of its barriers is a checkpoint at no cost.
         checkpoint_frequency=parameters.checkpoint_frequency if graph == DATABASE_GRAPH else 1,
-        deadline=world.barrier_deadline,
+        deadline=world.workers.barrier_deadline,
         permits=parameters.max_concurrent_creating_streaming_jobs,
     )

@@ -4,7 +4,7 @@ from service.domain.barrier import Chore
 from service.domain.errors import Conflict
 from service.domain.leadership import LEASE, Leadership
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 
 
@@ -23,11 +23,11 @@ async def lead(world: World, holder: str, *, leading: Leadership | None) -> Lead
     if term is None:
         return None
     if leading is None or leading.term != term:
-        await world.fences.claim(term)
+        await world.state_store.fences.claim(term)
     return Leadership.gained(term, attempt_started=started)
 
 
-async def resign(world: World, holder: str) -> None:
+async def resign(world: Context, holder: str) -> None:
     """Release the lease, so that another process can take over at once."""
     async with world.stores.begin() as tx:
         await tx.leases.release(holder)
@@ -35,7 +35,7 @@ async def resign(world: World, holder: str) -> None:
 
 
 @retried
-async def hand_over(world: World, *, asked_by: Asker) -> None:
+async def hand_over(world: Context, *, asked_by: Asker) -> None:
     """Take the lease from the service that leads, whichever it is, so that another one gains it now.
 
     If there is no other, the same service gains it again after `RENEW_EVERY`. Raises Conflict if no service leads.

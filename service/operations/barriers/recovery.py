@@ -50,7 +50,7 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
         await tx.workers.give_up(view.worker)
     await tx.graphs.ask_recovery(view.graph, None)
     if view.worker is not None and is_the_workers(effect.failure, hung=_hung(view, effect)):
-        world.setbacks.failed(view.graph, view.worker, now=now)
+        world.leading.setbacks.failed(view.graph, view.worker, now=now)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)
     (log.info if effect.reason in {STOPPED, HANDED_OVER} else log.warning)("graph.recovering", **facts)
@@ -72,7 +72,7 @@ async def _failing(
         failing = {one.job: one.error for one in failure.others if one.job in running}
     if failure is not None and failure.job is not None:
         changed.add(failure.job)
-        again = failure.exhausted and world.suspects.suspect(view.graph, failure.job, now=now)
+        again = failure.exhausted and world.leading.suspects.suspect(view.graph, failure.job, now=now)
         if failure.deterministic or again:
             failing[failure.job] = effect.reason
     await tx.jobs.hold_all(changed.union(failing, await moving_out.concerned(tx, failure)))
@@ -113,7 +113,7 @@ def _alone(view: GraphView) -> bool:
 @retried
 async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     """Fence the state store against older generations and roll it back to the committed epoch."""
-    await world.fences.fence(view.graph, view.generation, term=term)
+    await world.state_store.fences.fence(view.graph, view.generation, term=term)
     async with world.stores.begin(term) as tx:
         # A view that failed after its creation is still readable, so its uncommitted rows are rolled back as well.
         jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED}, graph=view.graph)
@@ -125,7 +125,7 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     }
     for epoch in sorted(set(reached.values())):
         relations = [one for one, upto in reached.items() if upto == epoch]
-        await world.tables.roll_back(relations, view.graph, epoch, term=term)
+        await world.state_store.tables.roll_back(relations, view.graph, epoch, term=term)
     await _show(world, view, term=term)
     async with world.stores.begin(term) as tx:
         if view.graph == DATABASE_GRAPH:
@@ -150,7 +150,7 @@ async def _show(world: World, view: GraphView, *, term: Term) -> None:
         entry = None if view.decoupled.relation is None else await tx.catalog.get(view.decoupled.relation)
     if entry is None or not entry.shown:
         return
-    refused = await world.tables.publish(view.graph, view.committed, term=term, created=[entry.relation])
+    refused = await world.state_store.tables.publish(view.graph, view.committed, term=term, created=[entry.relation])
     if refused:
         raise Unavailable(f"{entry.relation.name} cannot be read in its own graph: {refused[entry.relation.id]}")
     async with world.stores.begin(term) as tx:
@@ -176,11 +176,11 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
         left = {cleanup.relation: cleanup for cleanup in await tx.cleanups.all()}
     found = len(left)
     aside.keep(left)
-    free = [relation for relation in left if relation not in world.starting]
+    free = [relation for relation in left if relation not in world.leading.starting]
     for relation in sorted(aside.due(free, now=world.clock.now()), key=lambda one: left[one].held is not None):
         cleanup = left[relation]
         try:
-            await world.tables.drop(relation, cleanup.name, term=term)
+            await world.state_store.tables.drop(relation, cleanup.name, term=term)
         except Deposed:
             raise
         except Exception as error:  # noqa: BLE001 - any error concerns this relation alone
@@ -199,7 +199,7 @@ async def _not_removed(world: World, cleanup: Cleanup, error: str, aside: SetAsi
     now = world.clock.now()
     if aside.failed(cleanup.relation, now=now) < REMOVAL_TRIES:
         return
-    await world.tables.hide(cleanup.relation, cleanup.name, term=term)
+    await world.state_store.tables.hide(cleanup.relation, cleanup.name, term=term)
     if cleanup.held == error:
         return
     facts = {"relation": cleanup.relation, "name": cleanup.name, "error": error}

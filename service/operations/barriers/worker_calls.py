@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from service.domain.errors import Conflict
 from service.operations.polling import until
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.ports.signals import Signals
 from service.protocol.api import VERSION, Left, Registered, Registration
@@ -39,9 +39,9 @@ async def register(world: World, registration: Registration) -> Registered:
         await tx.events.append("worker.registered", facts, now=world.clock.now())
     world.signals.notify()
     return Registered(
-        wait_seconds=world.poll_wait.total_seconds(),
-        lease_seconds=world.worker_lease.total_seconds(),
-        dml_url=world.dml_url,
+        wait_seconds=world.workers.poll_wait.total_seconds(),
+        lease_seconds=world.workers.lease.total_seconds(),
+        dml_url=world.workers.dml_url,
     )
 
 
@@ -66,11 +66,11 @@ async def leave(world: World, worker: WorkerId) -> Left:
 
 async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
     """Wait for a barrier that `worker` has neither taken nor answered. Return None after the wait. Raises Stale."""
-    return await _poll(world, worker, lambda tx: tx.barriers.for_worker(worker, taken), world.barrier_signals)
+    return await _poll(world, worker, lambda tx: tx.barriers.for_worker(worker, taken), world.workers.barriers)
 
 
 @retried
-async def answer(world: World, answer: Collected | Failed) -> None:
+async def answer(world: Context, answer: Collected | Failed) -> None:
     """Store the answer to a barrier. A repeated answer is accepted. Raises Stale for an old worker, generation or epoch
     (I7).
 
@@ -106,11 +106,11 @@ async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Reques
     def claim(tx: Transaction) -> Awaitable[Request | None]:
         return tx.requests.claim(graph, worker, now=world.clock.now(), lease=world.patience())
 
-    return await _poll(world, worker, claim, world.request_signals)
+    return await _poll(world, worker, claim, world.workers.requests)
 
 
 @retried
-async def respond(world: World, worker: WorkerId, response: Verified | Rejected) -> None:
+async def respond(world: Context, worker: WorkerId, response: Verified | Rejected) -> None:
     """Store a worker's response to a request. Raises Stale."""
     async with world.stores.begin() as tx:
         await tx.workers.seen(worker, now=world.clock.now())
@@ -134,4 +134,4 @@ async def _poll(
         seen = True
         return found
 
-    return await until(world, look, limit=world.poll_wait, signals=signals, reread=_REREAD)
+    return await until(world, look, limit=world.workers.poll_wait, signals=signals, reread=_REREAD)

@@ -13,7 +13,7 @@ from service.domain.job import TERMINAL, JobState
 from service.domain.parameters import SystemParameters
 from service.operations.commands.fan_out import ask, unfinished
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.limits import Held
 from service.ports.meta_store import Transaction
@@ -43,7 +43,7 @@ async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *,
 
 
 @retried
-async def pause_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
+async def pause_job(world: Context, job: JobId, *, asked_by: Asker) -> CommandId:
     """Pause every scan of a job until it is resumed or another limit is set. An adaptive limit stays adaptive.
 
     Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
@@ -74,7 +74,7 @@ async def resume_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     return command
 
 
-async def without_effect(world: World, job: JobId) -> str | None:
+async def without_effect(world: Context, job: JobId) -> str | None:
     """Return what to tell a user who pauses or limits a job that has read its history. None while it reads."""
     async with world.stores.begin() as tx:
         found = await tx.jobs.get(job)
@@ -142,7 +142,7 @@ async def check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> Non
             raise Invalid(f"fragment {fragment} is not a backfill node")
 
 
-async def _ask(world: World, tx: Transaction, limits: Mapping[FragmentId, Asked], *, asked_by: Asker) -> CommandId:
+async def _ask(world: Context, tx: Transaction, limits: Mapping[FragmentId, Asked], *, asked_by: Asker) -> CommandId:
     held = await _asked_so_far(tx, limits)
     first = await first_limit(tx)
     numbers: dict[FragmentId, int | None] = {}

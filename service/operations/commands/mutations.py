@@ -10,7 +10,7 @@ from service.operations.commands.fan_out import ask, unfinished
 from service.operations.commands.limits import check_scans, scans_of
 from service.operations.polling import until
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -38,13 +38,13 @@ LOOKED_THROUGH = 20
 """The number of recent barriers that are searched for a published one. The newest may wait for a checkpoint."""
 
 
-async def flush(world: World, *, asked_by: Asker) -> Epoch:
+async def flush(world: Context, *, asked_by: Asker) -> Epoch:
     """Force a checkpoint, wait until it is published, and return its epoch."""
     return await applied(world, await inject(world, None, asked_by=asked_by))
 
 
 @retried
-async def inject(world: World, mutation: Mutation | None, *, asked_by: Asker) -> CommandId:
+async def inject(world: Context, mutation: Mutation | None, *, asked_by: Asker) -> CommandId:
     """Enqueue a mutation, or a flush for None.
 
     Raises NotFound for unknown jobs and fragments, and Invalid for Add, Update and an empty mutation. Raises Conflict
@@ -58,7 +58,7 @@ async def inject(world: World, mutation: Mutation | None, *, asked_by: Asker) ->
     return command
 
 
-async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIED_WAIT) -> Epoch:
+async def applied(world: Context, command: CommandId, *, limit: timedelta = APPLIED_WAIT) -> Epoch:
     """Wait until every actor has applied the command and its epoch is published, and return the epoch.
 
     Raises Conflict if the command was refused, and Unavailable or UnderRecovery after `limit`.
@@ -82,7 +82,7 @@ async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIE
     return found.epoch
 
 
-async def start_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
+async def start_job(world: Context, job: JobId, *, asked_by: Asker) -> CommandId:
     """Start every scan of a job, regardless of its backfill order. Raises NotFound, Conflict, Invalid."""
     async with world.stores.begin() as tx:
         scans = await scans_of(tx, job)
@@ -90,7 +90,7 @@ async def start_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
 
 
 @retried
-async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: Asker) -> Generation:
+async def recover(world: Context, reason: str = "adhoc recovery", *, asked_by: Asker) -> Generation:
     """Request a recovery of all graphs and return the present generation of the database graph.
 
     The next generation starts from the last committed epoch.
@@ -117,7 +117,7 @@ async def recovered(world: World, ended: Generation) -> bool:
     async def look() -> bool | None:
         async with world.stores.begin() as tx:
             generation = await generation_of(tx)
-            known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+            known = await tx.workers.all(now=world.clock.now(), lease=world.workers.lease)
             newest = await tx.barriers.history(DATABASE_GRAPH, limit=LOOKED_THROUGH)
         if any(one.barrier.generation > ended and one.published_at is not None for one in newest):
             return True
@@ -186,7 +186,7 @@ async def generation_of(tx: Transaction) -> Generation:
     return (await tx.graphs.state(DATABASE_GRAPH)).generation
 
 
-async def _not_carried(world: World) -> Unavailable:
+async def _not_carried(world: Context) -> Unavailable:
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
     if state.status is not GraphStatus.RUNNING:

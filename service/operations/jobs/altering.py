@@ -14,7 +14,7 @@ from service.operations.naming import as_named
 from service.operations.offload import parsed
 from service.operations.polling import until
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
@@ -35,7 +35,7 @@ async def add_column(world: World, statement: AddColumn, text: str, *, asked_by:
     return await patiently(world, statement.name, lambda: _added(world, statement, text, asked_by=asked_by))
 
 
-async def patiently(world: World, table: str, attempt: Callable[[], Awaitable[T]]) -> T:
+async def patiently(world: Context, table: str, attempt: Callable[[], Awaitable[T]]) -> T:
     """Return the result of `attempt`, tried again while sessions use the table. Raises Conflict if they go on."""
     users = ""
 
@@ -59,7 +59,7 @@ async def widened(
     """Add columns to a table whose job is locked, and return it. Raises InUse, Invalid and Conflict."""
     for column in columns:
         relation = relation.model_copy(update={"columns": (*relation.columns, column)})
-        await world.tables.add_column(relation)
+        await world.state_store.tables.add_column(relation)
         await tx.catalog.add_column(relation, text)
         facts = {"name": relation.name, "column": column.name, "asked_by": asked_by.actor}
         await tx.events.append("relation.altered", facts, now=world.clock.now())

@@ -18,7 +18,7 @@ from service.operations.leaving import Gone, unless
 from service.operations.naming import Named, named, or_there, readers
 from service.operations.polling import until
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker, itself
 from service.ports.meta_store import Transaction
 from service.ports.records import NewDml, NewJob
@@ -43,7 +43,7 @@ class Asked:
     existed: bool = False
 
 
-async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: Asker) -> Asked:
+async def create(world: Context, new: NewJob, *, if_not_exists: bool, asked_by: Asker) -> Asked:
     """Record a job. The leader starts it. Raises Conflict if the name is taken, and OverQuota."""
 
     async def there() -> Asked | None:
@@ -57,7 +57,7 @@ async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: As
 
 
 @retried
-async def _create(world: World, new: NewJob, *, asked_by: Asker) -> Asked:
+async def _create(world: Context, new: NewJob, *, asked_by: Asker) -> Asked:
     traceparent = None if asked_by.call is None else asked_by.call.traceparent
     if world.traces is not None and traceparent is not None:
         world.traces.asked_for_job(traceparent)
@@ -140,7 +140,7 @@ async def over(world: World, job: JobId | None, *, limit: timedelta, gone: Gone 
     async def look() -> bool | None:
         if job is not None:
             return is_over(await seen(world, job)) or None
-        return None if await world.unfinished.get(None, partial(_unfinished, world)) else True
+        return None if await world.calls.unfinished.get(None, partial(_unfinished, world)) else True
 
     if await unless(gone, until(world, look, limit=limit)) is None:
         raise Unavailable("timeout while waiting for jobs to finish")
@@ -148,13 +148,13 @@ async def over(world: World, job: JobId | None, *, limit: timedelta, gone: Gone 
 
 async def seen(world: World, job: JobId) -> Awaited:
     """Return the state of a job for a waiting call. Concurrent callers share the read. Raises NotFound."""
-    found = await world.awaited.get(job, partial(_seen, world))
+    found = await world.calls.awaited.get(job, partial(_seen, world))
     if found is None:
         raise NotFound(f"job {job} not found", kind="job")
     return found
 
 
-async def _seen(world: World, wanted: Collection[JobId]) -> Mapping[JobId, Awaited]:
+async def _seen(world: Context, wanted: Collection[JobId]) -> Mapping[JobId, Awaited]:
     async with world.stores.begin() as tx:
         found = await tx.jobs.where(ids=wanted)
         scans = await tx.fragments.scans(wanted)
@@ -164,7 +164,7 @@ async def _seen(world: World, wanted: Collection[JobId]) -> Mapping[JobId, Await
     return {job.id: Awaited(job, scans.get(job.id, ()), recovered) for job in found}
 
 
-async def _unfinished(world: World, _: Collection[None]) -> Mapping[None, Collection[JobId]]:
+async def _unfinished(world: Context, _: Collection[None]) -> Mapping[None, Collection[JobId]]:
     """Return the jobs for which a WAIT without a name waits."""
     async with world.stores.begin() as tx:
         creating = await tx.jobs.where(CREATING)
@@ -177,7 +177,7 @@ async def _unfinished(world: World, _: Collection[None]) -> Mapping[None, Collec
     return {None: {job.id for job in (*creating, *read, *shown_soon)}}
 
 
-async def _waited(world: World, look: Callable[[], Awaitable[Job | None]], gone: Gone | None) -> Job:
+async def _waited(world: Context, look: Callable[[], Awaitable[Job | None]], gone: Gone | None) -> Job:
     found = await unless(gone, until(world, look))
     assert found is not None
     return found
@@ -190,14 +190,14 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: Asker) -> lis
     return cancelled
 
 
-async def give_up(world: World, job: JobId, reason: str) -> None:
+async def give_up(world: Context, job: JobId, reason: str) -> None:
     """Cancel a creating job for a reason of the service's own, which the job then shows. Nothing is waited for."""
     await _cancel(world, [job], asked_by=itself("the service"), reason=reason)
 
 
 @retried
 async def _cancel(
-    world: World, jobs: Sequence[JobId], *, asked_by: Asker, reason: str | None = None
+    world: Context, jobs: Sequence[JobId], *, asked_by: Asker, reason: str | None = None
 ) -> tuple[list[JobId], list[RelationId], Collection[GraphId]]:
     """Ask for the end of creating jobs. Return the jobs, their relations, and the partial graphs that end with them."""
     cancelled: list[JobId] = []
@@ -258,7 +258,7 @@ async def _held(world: World, tx: Transaction, name: str, kind: RelationKind, *,
 async def _check_foreign(world: World, doomed: Sequence[Named]) -> None:
     """Raise Conflict if objects of users in the state store depend on what is dropped."""
     shown = [victim.name for victim in doomed if victim.kind.stored or victim.kind is RelationKind.VIEW]
-    if shown and (foreign := await world.tables.foreign_readers(shown)):
+    if shown and (foreign := await world.state_store.tables.foreign_readers(shown)):
         raise Conflict(
             f"cannot drop {doomed[0].kind} {doomed[0].name} because objects that tidefill did not make depend on it:"
             f" {', '.join(foreign)}. Drop those first"
@@ -287,7 +287,7 @@ async def _doomed(tx: Transaction, name: str, kind: RelationKind, *, cascade: bo
     return doomed
 
 
-async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: Asker) -> Collection[GraphId]:
+async def _stop(world: Context, tx: Transaction, jobs: Collection[JobId], *, asked_by: Asker) -> Collection[GraphId]:
     """Queue the stop of jobs, and return their partial graphs.
 
     This runs in the transaction that moves the jobs to a state that waits for the stop. With two transactions, a crash
@@ -298,7 +298,7 @@ async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked
     return {snapshot.graph for snapshot in (await tx.snapshots.of_jobs(jobs)).values()}
 
 
-async def _doom(world: World, tx: Transaction, victim: Named, asked_by: Asker) -> JobId | None:
+async def _doom(world: Context, tx: Transaction, victim: Named, asked_by: Asker) -> JobId | None:
     """Remove a source or a logical view, or end a job. Return the job if a barrier has to stop its actors."""
     entry = victim.entry
     if victim.kind is RelationKind.SOURCE:
@@ -326,7 +326,7 @@ async def _doom(world: World, tx: Transaction, victim: Named, asked_by: Asker) -
     return entry.job
 
 
-async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent, reason: str | None = None) -> Job | None:
+async def _ended(world: Context, tx: Transaction, job: JobId, event: JobEvent, reason: str | None = None) -> Job | None:
     """Apply an event that ends a job. Return None if the job's state does not allow it or the job does not exist."""
     # The state is known only after the job's row is locked, so an illegal transition is not checked beforehand.
     try:
@@ -335,7 +335,7 @@ async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent, rea
         return None
 
 
-async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: Asker) -> None:
+async def _told(world: Context, tx: Transaction, job: Job, event: str, asked_by: Asker) -> None:
     facts = {"job": job.id, "name": job.name, "asked_by": asked_by.actor}
     await tx.events.append(f"job.{event}", facts, now=world.clock.now())
 
@@ -356,7 +356,7 @@ async def _gone(world: World, relations: Collection[RelationId], graphs: Collect
             # Read after the catalog: a transaction that frees a name and queues its clean-up may commit in between.
             left = {one.relation for one in await tx.cleanups.all() if one.held is None} & wanted
             left_graphs = graphs and set(graphs).intersection(await tx.partial_graphs.all())
-            known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease) if graphs else ()
+            known = await tx.workers.all(now=world.clock.now(), lease=world.workers.lease) if graphs else ()
         served = any(record.alive and record.graph in graphs for record in known)
         return None if left or left_graphs or served else True
 

@@ -18,7 +18,7 @@ from service.operations.jobs.snapshots import is_snapshot, many_rows
 from service.operations.jobs.stages import lookups_of, named, of_users, only_inserts, sums_of
 from service.operations.jobs.standing import in_turn
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Add
@@ -60,7 +60,7 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
 
 
 async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: SetAside[JobId], *, term: Term) -> bool:
-    world.starting.update(outputs)
+    world.leading.starting.update(outputs)
     try:
         started = await _start(world, job, term=term)
     except Deposed:
@@ -79,11 +79,11 @@ async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: S
             aside.failed(job.id, now=world.clock.now())
         return started
     finally:
-        world.starting.difference_update(outputs)
+        world.leading.starting.difference_update(outputs)
 
 
 @retried
-async def _say_kept(world: World, job: JobId, error: InUse, *, term: Term) -> None:
+async def _say_kept(world: Context, job: JobId, error: InUse, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         await tx.queue.prepare(job, f"{NAME_KEPT} {error}")
     world.signals.notify(None)
@@ -139,7 +139,9 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         for output in plan.outputs:
             its_lookups = [one for one in needed if one.relation == output.id]
             its_sums = sums.get(output.id, ())
-            await world.tables.create(output, term=term, loading=loading, lookups=its_lookups, sums=its_sums)
+            await world.state_store.tables.create(
+                output, term=term, loading=loading, lookups=its_lookups, sums=its_sums
+            )
     except Refused as error:
         async with world.stores.begin(term) as tx:
             await refuse(tx, job, str(error), now=world.clock.now())
@@ -170,7 +172,7 @@ async def _pinned(tx: Transaction, plan: JobPlan, needed: Collection[LookupIndex
 
 
 async def _lacks_indexes(
-    world: World, tx: Transaction, job: Job, plan: JobPlan, needed: frozenset[LookupIndex]
+    world: Context, tx: Transaction, job: Job, plan: JobPlan, needed: frozenset[LookupIndex]
 ) -> bool:
     """Store the indexes that are to be built, and whether the job waits for one of them. Return whether it does.
 

@@ -20,7 +20,7 @@ from service.domain.placement import blocks
 from service.domain.strategy import tied_actors
 from service.operations.commands.fan_out import unfinished_in
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import NewJob
@@ -69,7 +69,7 @@ async def alter(
         await tx.rescaling.set_parallelism(wanted, altered.parallelism, altered.backfill_parallelism)
         asked = await _asked(tx, DATABASE_GRAPH)
         present = {one: asked.get(one, layout) for one, layout in layouts.items()}
-        resized = _resized(altered, present, await slots(tx, now=now, lease=world.worker_lease))
+        resized = _resized(altered, present, await slots(tx, now=now, lease=world.workers.lease))
         update = await _update(tx, resized)
         if update is not None and held.state not in {JobState.CREATING, JobState.CREATED}:
             # No barrier has carried the job yet, so it starts with the new actors.
@@ -105,7 +105,7 @@ async def check_beside(tx: Transaction, new: NewJob) -> None:
             raise Conflict(f"the parallelism of {entry.relation.name} has just been changed: try again")
 
 
-async def recovering(world: World) -> bool:
+async def recovering(world: Context) -> bool:
     """Whether the database graph is not running, so that no barrier carries a change now."""
     async with world.stores.begin() as tx:
         return (await tx.graphs.state(DATABASE_GRAPH)).status != GraphStatus.RUNNING

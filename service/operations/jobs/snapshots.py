@@ -18,7 +18,7 @@ from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.operations.jobs.failing import fail, tell_created
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.ports.snapshots import Snapshot
 from service.protocol.epoch import instant_of
@@ -146,7 +146,7 @@ async def build_index(world: World, view: GraphView, *, term: Term) -> None:
     for plan in plans:
         try:
             for output in plan.outputs:
-                await world.tables.end_load(output, term=term)
+                await world.state_store.tables.end_load(output, term=term)
         except (Refused, Unavailable) as error:
             await _index_failed(world, view, plan.id, error, term=term)
             return
@@ -161,7 +161,7 @@ async def build_index(world: World, view: GraphView, *, term: Term) -> None:
 
 
 @retried
-async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaError, *, term: Term) -> None:
+async def _index_failed(world: Context, view: GraphView, job: JobId, error: MetaError, *, term: Term) -> None:
     """Schedule another attempt, or fail the job, because it occupies a permit (I13).
 
     The job fails at once if the state store refuses the index, and after `INDEX_TRIES` if it lacks space, memory or
@@ -184,7 +184,7 @@ async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaEr
 @retried
 async def retire(world: World, view: GraphView, *, term: Term) -> None:
     """Remove an unused partial graph, first from the state store, so that the store refuses late writers."""
-    await world.fences.retire(view.graph, Generation(view.generation + 1), term=term)
+    await world.state_store.fences.retire(view.graph, Generation(view.generation + 1), term=term)
     async with world.stores.begin(term) as tx:
         await tx.partial_graphs.retire(view.graph)
     log.info("graph.retired", graph=view.graph)

@@ -72,8 +72,8 @@ async def paced(world: World, stream: AsyncIterator[bytes]) -> AsyncGenerator[by
     when it takes longer than `World.load_within`.
     """
     iterator = aiter(stream)
-    ends = world.clock.monotonic() + world.load_within.total_seconds()
-    patience = Patience(world.load_idle.total_seconds(), world.load_rate_min)
+    ends = world.clock.monotonic() + world.loading.within.total_seconds()
+    patience = Patience(world.loading.idle.total_seconds(), world.loading.rate_min)
     while True:
         asked = world.clock.monotonic()
         try:
@@ -90,9 +90,9 @@ async def paced(world: World, stream: AsyncIterator[bytes]) -> AsyncGenerator[by
 
 def _too_slow(world: World) -> TimedOut:
     return TimedOut(
-        f"the body brought nothing for {world.load_idle.total_seconds():.0f} s (TIDEFILL_LOAD_IDLE_SECONDS), came more"
-        f" slowly than {world.load_rate_min} bytes a second (TIDEFILL_LOAD_RATE_MIN), or took longer than"
-        f" {world.load_within.total_seconds():.0f} s (TIDEFILL_LOAD_SECONDS_MAX)"
+        f"the body brought nothing for {world.loading.idle.total_seconds():.0f} s (TIDEFILL_LOAD_IDLE_SECONDS), came"
+        f" more slowly than {world.loading.rate_min} bytes a second (TIDEFILL_LOAD_RATE_MIN), or took longer than"
+        f" {world.loading.within.total_seconds():.0f} s (TIDEFILL_LOAD_SECONDS_MAX)"
     )
 
 
@@ -134,7 +134,10 @@ async def load(
     Invalid with row and column.
     """
     relation = await table_called(world, name)
-    async with opened(world.columnar, body, chosen(relation, names)) as (columns, chunks), aclosing(chunks) as closing:
+    async with (
+        opened(world.loading.columnar, body, chosen(relation, names)) as (columns, chunks),
+        aclosing(chunks) as closing,
+    ):
         try:
             return await dml.bulk_load(world, relation, columns, closing, asked_by=asked_by, claim=claim)
         except Invalid as error:
@@ -208,7 +211,7 @@ async def table_called(world: World, name: str) -> Relation:
         raise Conflict(f'table "{name}" follows a table of a source, and takes no other rows')
     if not entry.shown:
         raise Conflict(f'table "{name}" is {entry.state} and takes no rows')
-    if not world.table_format.dml:
+    if not world.state_store.table_format.dml:
         raise Conflict(f'table "{name}" takes no rows: {dml.NO_DML}')
     return entry.relation
 

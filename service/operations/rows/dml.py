@@ -9,7 +9,7 @@ from typing import Final
 from service.domain.errors import Invalid, Unavailable
 from service.operations.polling import until
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import Claim
@@ -32,7 +32,7 @@ async def readable(world: World, names: Collection[str], target: str, *, positio
 
     Raises Invalid if `target` is a followed table, or if the table format has no DML.
     """
-    if not world.table_format.dml:
+    if not world.state_store.table_format.dml:
         raise Invalid(f'cannot change table "{target}": {NO_DML}', position=position)
     async with world.stores.begin() as tx:
         entries = await tx.catalog.called(names)
@@ -42,7 +42,7 @@ async def readable(world: World, names: Collection[str], target: str, *, positio
     return {entry.relation.name: entry.relation for entry in entries if entry.shown}
 
 
-async def reserve(world: World) -> StatementId:
+async def reserve(world: Context) -> StatementId:
     """Reserve the id of a new statement."""
     async with world.stores.begin() as tx:
         return await tx.statements.reserve()
@@ -67,13 +67,13 @@ async def _accept(
 ) -> None:
     async with _recorded(world, statement, asked_by) as tx:
         now = world.clock.monotonic()
-        if world.backlog.is_old(now):
-            world.backlog.counted(*await tx.statements.backlog(), now=now)
-        world.backlog.admit()
+        if world.calls.backlog.is_old(now):
+            world.calls.backlog.counted(*await tx.statements.backlog(), now=now)
+        world.calls.backlog.admit()
         size = await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
         if claim is not None:
             await tx.keys.accepted(claim, statement.id)
-    world.backlog.accepted(size)
+    world.calls.backlog.accepted(size)
     world.signals.notify(DATABASE_GRAPH)
 
 
@@ -84,13 +84,13 @@ async def _recorded(world: World, statement: Statement, asked_by: Asker) -> Asyn
     With an entry for each, the trail would grow as fast as the tables that it is about.
     """
     key = (asked_by.actor, statement.type, statement.relation.id)
-    due = world.recorded.due(key, now=world.clock.monotonic())
+    due = world.calls.recorded.due(key, now=world.clock.monotonic())
     try:
         async with world.stores.begin(by=asked_by if due else None) as tx:
             yield tx
     except BaseException:
         if due:
-            world.recorded.forget(key)
+            world.calls.recorded.forget(key)
         raise
 
 
@@ -116,7 +116,9 @@ async def insert_query(
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
-    staging = world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, key=_key(relation))
+    staging = world.state_store.staging.from_query(
+        statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, key=_key(relation)
+    )
     return await _insert_staged(world, statement, relation, columns, staging, asked_by=asked_by, claim=claim)
 
 
@@ -133,7 +135,7 @@ async def bulk_load(
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
-    staging = world.staging.from_csv(statement, columns, chunks, key=_key(relation))
+    staging = world.state_store.staging.from_csv(statement, columns, chunks, key=_key(relation))
     return await _insert_staged(world, statement, relation, columns, staging, asked_by=asked_by, claim=claim)
 
 
@@ -152,7 +154,7 @@ async def _insert_staged(
     claim: Claim | None,
 ) -> int:
     names = tuple(column.name for column in columns)
-    async with world.staging_turns.turn(asked_by.actor), staging as staged:
+    async with world.loading.turns.turn(asked_by.actor), staging as staged:
         if staged.rows > 0:
             insert = InsertStaged(
                 id=statement,
@@ -164,14 +166,14 @@ async def _insert_staged(
             )
             await _accept(world, insert, asked_by=asked_by, claim=claim, staged_rows=staged.rows)
     if staged.rows == 0:
-        await world.staging.drop(statement)
+        await world.state_store.staging.drop(statement)
         return 0
     return await _outcome(world, statement)
 
 
 async def _answered(world: World, statement: StatementId) -> StatementResult:
     async def look() -> StatementResult | None:
-        return await world.answers.get(statement, partial(_answers, world))
+        return await world.calls.answers.get(statement, partial(_answers, world))
 
     result = await until(world, look, limit=ANSWER_WAIT)
     if result is None:
@@ -179,7 +181,7 @@ async def _answered(world: World, statement: StatementId) -> StatementResult:
     return result
 
 
-async def _answers(world: World, wanted: Collection[StatementId]) -> Mapping[StatementId, StatementResult]:
+async def _answers(world: Context, wanted: Collection[StatementId]) -> Mapping[StatementId, StatementResult]:
     """Return the results of the statements whose epochs are published, and an error for unknown statements."""
     async with world.stores.begin() as tx:
         outcomes = await tx.statements.outcomes(wanted)

@@ -48,10 +48,10 @@ async def check(
 ) -> tuple[CheckItem, ...]:
     """Check all requirements for CDC of these tables, without creating anything. Raises Invalid for invalid options."""
     parsed = source_options(options)
-    at = Address("", parsed.place, conninfo(parsed, password), world.hosts)
+    at = Address("", parsed.place, conninfo(parsed, password), world.external.hosts)
     try:
         async with evenly(world):
-            facts = await world.servers.server(at)
+            facts = await world.external.servers.server(at)
         async with asyncio.timeout(LONGEST.total_seconds()):
             return await _Check(world, at, parsed, facts).items(tables)
     except MetaError as error:
@@ -71,7 +71,7 @@ class _Check:
     async def items(self, tables: Sequence[str]) -> tuple[CheckItem, ...]:
         options, publication = self.options, None
         if options.publication is not None:
-            publication = await self.world.external.publication(self.at, options.publication)
+            publication = await self.world.external.catalog.publication(self.at, options.publication)
         found = {name: await self._external(name) for name in tables}
         external = [table for table in found.values() if table is not None]
         # A publication that an administrator has to make needs no right of the login.
@@ -87,12 +87,12 @@ class _Check:
 
     async def _external(self, name: str) -> ExternalTable | None:
         schema, table_name = external_name(name)
-        return await self.world.external.table(self.at, schema or self.options.schema, table_name)
+        return await self.world.external.catalog.table(self.at, schema or self.options.schema, table_name)
 
     async def _slot(self) -> list[CheckItem]:
         if self.options.slot is None:
             return []
-        found = await self.world.servers.slot(self.at, self.options.slot)
+        found = await self.world.external.servers.slot(self.at, self.options.slot)
         said = "exists: a source makes its own" if found is not None else "is free"
         detail = f'the name of slot "{self.options.slot}" {said}'
         return [CheckItem("slot.name", "Replication slot", found is None, detail)]

@@ -24,7 +24,7 @@ from service.operations.naming import named
 from service.operations.retrying import retried
 from service.operations.sources import registry
 from service.operations.sources.registry import ABANDONED
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.records import NewJob, NewSourceScan
 from service.ports.source_records import Source
@@ -76,7 +76,7 @@ async def create_table(
     return (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',)
 
 
-async def _taken(world: World, statement: CreateTableFrom) -> JobId | None:
+async def _taken(world: Context, statement: CreateTableFrom) -> JobId | None:
     """Return the job of the table that IF NOT EXISTS finds, or None if the name is free.
 
     Raises Conflict if the name is taken otherwise. This check comes before any change in the external database.
@@ -94,14 +94,14 @@ async def _looked(world: World, statement: CreateTableFrom) -> _Outside:
     source = await registry.existing(world, statement.source, statement.source_position)
     at, options = await registry.reached(world, source), source_options(source.options)
     schema = statement.external_schema or options.schema
-    table = await world.external.table(at, schema, statement.external_table)
+    table = await world.external.catalog.table(at, schema, statement.external_table)
     if table is None:
         message = f'table "{schema}.{statement.external_table}" does not exist at {at.place}'
         raise NotFound(message, kind="relation", position=statement.table_position)
-    publication = await world.external.publication(at, source.publication)
+    publication = await world.external.catalog.publication(at, source.publication)
     if publication is None:
         raise Invalid(f'publication "{source.publication}" of source {source.name} is gone: make the source anew')
-    slot = await world.servers.slot(at, source.slot)
+    slot = await world.external.servers.slot(at, source.slot)
     if slot is None or slot.why_lost is not None:
         why = f'replication slot "{source.slot}" is gone' if slot is None else slot.why_lost
         raise Invalid(f"source {source.name} can be followed no more: {why}; make it anew")
@@ -155,13 +155,13 @@ async def _splits(world: World, statement: CreateTableFrom, outside: _Outside) -
     kind = next(one.type for one in outside.shape.columns if one.name == name)
     # An index gives the extent only of the first column of the key.
     if statement.even_splits and index == 0 and kind.name in _WHOLE_NUMBERS:
-        extent = await world.external.extent(outside.at, table, column)
+        extent = await world.external.catalog.extent(outside.at, table, column)
         return (WHOLE if extent is None else even_splits(*extent, wanted)), column
-    return sampled_splits(await world.external.sample(outside.at, table, column), wanted), column
+    return sampled_splits(await world.external.catalog.sample(outside.at, table, column), wanted), column
 
 
 @retried
-async def _expect(world: World, outside: _Outside, within: timedelta) -> None:
+async def _expect(world: Context, outside: _Outside, within: timedelta) -> None:
     """Schedule the removal of the external table from the publication. It is skipped if it is followed by then."""
     if not outside.expected:
         return
@@ -174,7 +174,7 @@ async def _published(
     world: World, statement: CreateTableFrom, outside: _Outside, splits: tuple[Split, ...], column: str
 ) -> CdcScan:
     source, table = outside.source, outside.table
-    readable_after, published = await world.replication.publish(
+    readable_after, published = await world.external.replication.publish(
         outside.at, source.publication, table.schema, table.name
     )
     return CdcScan(
@@ -202,7 +202,7 @@ async def _published(
 
 
 async def _new(
-    world: World,
+    world: Context,
     statement: CreateTableFrom,
     outside: _Outside,
     scan: CdcScan,

@@ -16,7 +16,7 @@ from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_o
 from service.operations.naming import named, or_there, skipped
 from service.operations.polling import rest, until
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, NewSource, Password, Source, SourceCleanup
@@ -42,7 +42,7 @@ async def create(world: World, statement: CreateSource, *, asked_by: Asker) -> t
     return await there() or await or_there(_created(world, statement, options, password, asked_by=asked_by), there)
 
 
-async def _there(world: World, statement: CreateSource) -> tuple[str, ...] | None:
+async def _there(world: Context, statement: CreateSource) -> tuple[str, ...] | None:
     """Return the notice of IF NOT EXISTS, or None if the name is free. Raises Conflict if it is taken."""
     if statement.if_not_exists:
         return await skipped(world, statement.name, RelationKind.SOURCE)
@@ -56,9 +56,9 @@ async def _there(world: World, statement: CreateSource) -> tuple[str, ...] | Non
 async def _created(
     world: World, statement: CreateSource, options: SourceOptions, password: str, *, asked_by: Asker
 ) -> tuple[str, ...]:
-    at = Address(statement.name, options.place, conninfo(options, password), world.hosts)
+    at = Address(statement.name, options.place, conninfo(options, password), world.external.hosts)
     async with evenly(world):
-        await world.servers.server(at)
+        await world.external.servers.server(at)
     published = await _publication(world, at, options)
     await _check(world, at, options, makes_publication=published is None)
     source = await _add(world, statement, options, makes_publication=published is None, asked_by=asked_by)
@@ -67,7 +67,7 @@ async def _created(
 
 
 @asynccontextmanager
-async def evenly(world: World) -> AsyncGenerator[None]:
+async def evenly(world: Context) -> AsyncGenerator[None]:
     """Delay every failure to reach a host to the same duration, because the duration reveals the state of a port."""
     began = world.clock.monotonic()
     try:
@@ -82,7 +82,7 @@ async def address(world: World, tx: Transaction, source: Source) -> Address:
     """Return the address of a source with its present password."""
     options = source_options(source.options)
     password = await tx.sources.password(source.id)
-    return Address(source.name, options.place, conninfo(options, password), world.hosts)
+    return Address(source.name, options.place, conninfo(options, password), world.external.hosts)
 
 
 async def reached(world: World, source: Source) -> Address:
@@ -98,10 +98,10 @@ async def connection(world: World, wanted: SourceId) -> SourceConnection:
         if source is None or source.dropped:
             raise NotFound(f"source {wanted} not found", kind="source")
         at = await address(world, tx, source)
-    return SourceConnection(source=wanted, conninfo=await world.servers.conninfo(at))
+    return SourceConnection(source=wanted, conninfo=await world.external.servers.conninfo(at))
 
 
-async def existing(world: World, name: str, position: int | None = None) -> Source:
+async def existing(world: Context, name: str, position: int | None = None) -> Source:
     """Return the source called `name`.
 
     Raises NotFound, Invalid if the name belongs to another kind of object, and Conflict if the source is not created
@@ -119,7 +119,7 @@ async def existing(world: World, name: str, position: int | None = None) -> Sour
     return source
 
 
-async def left_behind(world: World, concerned: Collection[SourceId]) -> tuple[str, ...]:
+async def left_behind(world: Context, concerned: Collection[SourceId]) -> tuple[str, ...]:
     """Wait a short time for the clean-up of these sources, and return a notice for each object that is left.
 
     Other sources do not matter, because their servers may be unavailable.
@@ -165,7 +165,7 @@ def _what(one: SourceCleanup) -> str:
     return str(one.what) if one.table is None else f'{one.what} "{one.table}"'
 
 
-async def password_of(world: World, statement: CreateSource) -> str:
+async def password_of(world: Context, statement: CreateSource) -> str:
     """Return the password in a statement, or the value of the secret that it names. Raises NotFound."""
     if statement.secret is None:
         assert statement.password is not None
@@ -180,7 +180,7 @@ async def password_of(world: World, statement: CreateSource) -> str:
 
 async def _publication(world: World, at: Address, options: SourceOptions) -> Publication | None:
     """Return the existing publication, or None if one must be created. Raises Invalid for an unsuitable publication."""
-    found = None if options.publication is None else await world.external.publication(at, options.publication)
+    found = None if options.publication is None else await world.external.catalog.publication(at, options.publication)
     if found is None and not options.create_publication:
         named_one = "publication.name" if options.publication is None else f'publication "{options.publication}"'
         raise Invalid(f"{named_one} does not exist, and publication.create.enable is false")
@@ -190,17 +190,17 @@ async def _publication(world: World, at: Address, options: SourceOptions) -> Pub
 
 
 async def _check(world: World, at: Address, options: SourceOptions, *, makes_publication: bool) -> None:
-    facts = await world.servers.server(at)
+    facts = await world.external.servers.server(at)
     wrong = refusals(facts, makes_publication=makes_publication)
     if wrong:
         raise Invalid(f"{at.place} cannot be followed: {'; '.join(words for _, words in wrong)}")
-    if options.slot is not None and await world.servers.slot(at, options.slot) is not None:
+    if options.slot is not None and await world.external.servers.slot(at, options.slot) is not None:
         raise Conflict(f'replication slot "{options.slot}" exists at {at.place}: a source makes its own')
 
 
 @retried
 async def _add(
-    world: World, statement: CreateSource, options: SourceOptions, *, makes_publication: bool, asked_by: Asker
+    world: Context, statement: CreateSource, options: SourceOptions, *, makes_publication: bool, asked_by: Asker
 ) -> Source:
     password = Password(name=statement.secret, value=statement.password)
     new = NewSource(
@@ -225,9 +225,9 @@ async def _make(world: World, at: Address, source: Source) -> None:
     making = Leftover.PUBLICATION
     try:
         if source.owns_publication:
-            await world.replication.create_publication(at, source.publication)
+            await world.external.replication.create_publication(at, source.publication)
         making = Leftover.SLOT
-        offset = await world.replication.create_slot(at, source.slot)
+        offset = await world.external.replication.create_slot(at, source.slot)
     except MetaError as error:
         # After a Conflict the object belongs to another owner. A slot whose creation has not begun does not exist.
         theirs = {making} if isinstance(error, Conflict) else set[Leftover]()
@@ -238,14 +238,14 @@ async def _make(world: World, at: Address, source: Source) -> None:
 
 
 @retried
-async def _unmade(world: World, source: SourceId, *, keeping: Collection[Leftover]) -> None:
+async def _unmade(world: Context, source: SourceId, *, keeping: Collection[Leftover]) -> None:
     async with world.stores.begin() as tx:
         await tx.sources.remove(source, now=world.clock.now(), keeping=keeping)
     world.signals.notify()
 
 
 @retried
-async def _made(world: World, source: Source, offset: Lsn) -> None:
+async def _made(world: Context, source: Source, offset: Lsn) -> None:
     async with world.stores.begin() as tx:
         await tx.sources.made(source.id, offset)
         facts = {"source": source.id, "name": source.name, "slot": source.slot, "offset": offset}

@@ -67,7 +67,7 @@ async def begin(world: World, entry: CatalogEntry, *, asked_by: Asker) -> Comman
     fragment, before, now = scans[0].id, scans[0].cdc, world.clock.now()
     at = await registry.reached(world, source)
     outside = await _examined(world, at, source, before, entry.relation)
-    readable_after, published = await world.replication.publish(
+    readable_after, published = await world.external.replication.publish(
         at, source.publication, outside.table.schema, outside.table.name
     )
     new = {"total": outside.table.rows, "readable_after": readable_after, "published": published, "sweep": Sweep()}
@@ -87,14 +87,14 @@ async def begin(world: World, entry: CatalogEntry, *, asked_by: Asker) -> Comman
 
 async def _examined(world: World, at: Address, source: Source, scan: CdcScan, relation: Relation) -> _Outside:
     """Return the external table if it can be followed with the columns of the relation. Raises NotFound and Invalid."""
-    table = await world.external.table(at, scan.external_schema, scan.external_table)
+    table = await world.external.catalog.table(at, scan.external_schema, scan.external_table)
     if table is None:
         shown = f"{scan.external_schema}.{scan.external_table}"
         raise NotFound(f'table "{shown}" does not exist at {at.place}', kind="relation")
-    publication = await world.external.publication(at, source.publication)
+    publication = await world.external.catalog.publication(at, source.publication)
     if publication is None:
         raise Invalid(f'publication "{source.publication}" of source {source.name} is gone: make the source anew')
-    slot = await world.servers.slot(at, source.slot)
+    slot = await world.external.servers.slot(at, source.slot)
     if slot is None or slot.why_lost is not None:
         raise Invalid(f"source {source.name} can be followed no more: its replication slot is gone; make it anew")
     outside = _Outside(table, publication, scan)

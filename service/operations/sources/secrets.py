@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from service.domain.errors import NotFound
 from service.operations.naming import or_there
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 
 
@@ -22,7 +22,7 @@ async def create(
 
 
 @retried
-async def _add(world: World, name: str, value: str, *, asked_by: Asker) -> tuple[str, ...]:
+async def _add(world: Context, name: str, value: str, *, asked_by: Asker) -> tuple[str, ...]:
     async with world.stores.begin(by=asked_by) as tx:
         await tx.secrets.add(name, value)
         await tx.events.append("secret.created", {"name": name, "asked_by": asked_by.actor}, now=world.clock.now())
@@ -30,7 +30,7 @@ async def _add(world: World, name: str, value: str, *, asked_by: Asker) -> tuple
 
 
 @retried
-async def change(world: World, name: str, value: str, *, asked_by: Asker) -> None:
+async def change(world: Context, name: str, value: str, *, asked_by: Asker) -> None:
     """Replace the value of a secret. Raises NotFound."""
     async with world.stores.begin(by=asked_by) as tx:
         await tx.secrets.change(name, value)
@@ -38,7 +38,7 @@ async def change(world: World, name: str, value: str, *, asked_by: Asker) -> Non
 
 
 @retried
-async def drop(world: World, name: str, *, if_exists: bool = False, asked_by: Asker) -> tuple[str, ...]:
+async def drop(world: Context, name: str, *, if_exists: bool = False, asked_by: Asker) -> tuple[str, ...]:
     """Remove a secret and return notices. Raises NotFound, and Conflict while a source uses it as its password."""
     async with world.stores.begin(by=asked_by) as tx:
         if not await tx.secrets.remove(name):
@@ -49,7 +49,7 @@ async def drop(world: World, name: str, *, if_exists: bool = False, asked_by: As
     return ()
 
 
-async def names(world: World) -> Sequence[str]:
+async def names(world: Context) -> Sequence[str]:
     """Return the names of all secrets, in order."""
     async with world.stores.begin() as tx:
         return await tx.secrets.names()

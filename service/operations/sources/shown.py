@@ -7,7 +7,7 @@ from datetime import datetime
 from service.domain.errors import NotFound
 from service.domain.source import Retention
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context
 from service.ports.audit import Asker
 from service.ports.source_records import FollowedTable, Leftover, Source, SourceCleanup
 from service.protocol.ids import JobId, SourceId
@@ -75,7 +75,7 @@ class CleanupView:
     error: str | None
 
 
-async def sources(world: World) -> list[SourceView]:
+async def sources(world: Context) -> list[SourceView]:
     """Return every source, oldest first."""
     async with world.stores.begin() as tx:
         found = await tx.sources.all()
@@ -83,7 +83,7 @@ async def sources(world: World) -> list[SourceView]:
     return [_source(one, [table for table in tables if table.source == one.id]) for one in found]
 
 
-async def source(world: World, name: str) -> SourceView:
+async def source(world: Context, name: str) -> SourceView:
     """Return the source called `name`. Raises NotFound."""
     async with world.stores.begin() as tx:
         found = await tx.sources.named(name)
@@ -93,7 +93,7 @@ async def source(world: World, name: str) -> SourceView:
     return _source(found, tables)
 
 
-async def cleanups(world: World) -> list[CleanupView]:
+async def cleanups(world: Context) -> list[CleanupView]:
     """Return the pending clean-ups in external databases, oldest first."""
     async with world.stores.begin() as tx:
         found = await tx.source_cleanups.all()
@@ -102,7 +102,7 @@ async def cleanups(world: World) -> list[CleanupView]:
 
 
 @retried
-async def give_up(world: World, cleanup: int, *, asked_by: Asker) -> None:
+async def give_up(world: Context, cleanup: int, *, asked_by: Asker) -> None:
     """Delete a pending clean-up whose server will never return. Raises NotFound."""
     async with world.stores.begin(by=asked_by) as tx:
         found = next((one for one in await tx.source_cleanups.all() if one.id == cleanup), None)

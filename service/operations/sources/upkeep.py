@@ -18,7 +18,7 @@ from service.domain.errors import MetaError, Refused, Unavailable
 from service.domain.source import Retention, retention, source_options
 from service.operations.retrying import retried
 from service.operations.sources.registry import address
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, Measured, Source, SourceCleanup
 from service.ports.sources import Address
@@ -39,7 +39,7 @@ out.
 MEASURED_EVERY: Final = timedelta(seconds=5)
 
 
-async def there_are_some(world: World) -> bool:
+async def there_are_some(world: Context) -> bool:
     """Whether there is a source or a pending clean-up."""
     async with world.stores.begin() as tx:
         return bool(await tx.sources.all() or await tx.source_cleanups.all())
@@ -157,16 +157,18 @@ async def _is_followed(tx: Transaction, cleanup: SourceCleanup) -> bool:
 async def _remove(world: World, at: Address, source: Source, cleanup: SourceCleanup) -> None:
     match cleanup.what:
         case Leftover.SLOT:
-            await world.replication.drop_slot(at, source.slot)
+            await world.external.replication.drop_slot(at, source.slot)
         case Leftover.PUBLICATION:
-            await world.replication.drop_publication(at, source.publication)
+            await world.external.replication.drop_publication(at, source.publication)
         case Leftover.TABLE:
             assert cleanup.external_schema is not None
             assert cleanup.external_table is not None
-            await world.replication.unpublish(at, source.publication, cleanup.external_schema, cleanup.external_table)
+            await world.external.replication.unpublish(
+                at, source.publication, cleanup.external_schema, cleanup.external_table
+            )
 
 
-async def _failed(world: World, tx: Transaction, source: Source, cleanup: SourceCleanup, error: MetaError) -> None:
+async def _failed(world: Context, tx: Transaction, source: Source, cleanup: SourceCleanup, error: MetaError) -> None:
     due = world.clock.now() + RETRIES.after(cleanup.attempts + 1)
     await tx.source_cleanups.failed(cleanup.id, error.message, due=due)
     facts = {"source": source.name, "what": str(cleanup.what), "table": cleanup.table, "error": error.message}
@@ -186,7 +188,7 @@ async def skip_idle(world: World, source: Source, *, term: Term) -> None:
             return
         at = await address(world, tx, source)
         try:
-            offset, readable_after = await world.replication.skip(at, source.slot)
+            offset, readable_after = await world.external.replication.skip(at, source.slot)
             measured = await _facts(world, at, source, followed=False)
         except (Refused, Unavailable) as error:
             measured = Measured(waiting=error.message)
@@ -209,7 +211,7 @@ async def _measured(world: World, source: Source, *, term: Term) -> None:
 
 
 async def _facts(world: World, at: Address, source: Source, *, followed: bool) -> Measured:
-    facts = await world.servers.slot(at, source.slot)
+    facts = await world.external.servers.slot(at, source.slot)
     if facts is None:
         return Measured(waiting=f'replication slot "{source.slot}" is gone', followed=followed)
     return Measured(facts.lag_bytes, facts.retained_bytes, facts.why_lost, followed)
@@ -230,7 +232,7 @@ async def _retained(world: World, source: Source, now: Retention | None, *, term
     async with world.stores.begin(term) as tx:
         if now is Retention.SLOT_DROPPED:
             try:
-                await world.replication.drop_slot(await address(world, tx, source), source.slot)
+                await world.external.replication.drop_slot(await address(world, tx, source), source.slot)
             except (Refused, Unavailable) as error:
                 log.warning("source.slot_not_dropped", source=source.name, error=error.message)
                 return

@@ -67,7 +67,7 @@ async def _rows(
     sql = f"select {texts} from (\n{statement.sql}\n) tidefill_row ({', '.join(names)})"
     place = statement.query.start + 1
     try:
-        found = await world.reader.query(sql, row_limit=ROWS_MAX, timeout_ms=DESCRIBE_MS, quota=_BYTES_MAX)
+        found = await world.state_store.reader.query(sql, row_limit=ROWS_MAX, timeout_ms=DESCRIBE_MS, quota=_BYTES_MAX)
     except TooLarge:
         found = None
     except Invalid as error:

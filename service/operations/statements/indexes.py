@@ -17,7 +17,7 @@ from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
-from service.operations.world import World
+from service.operations.world import Context
 from service.ports.indexes import StoredIndex
 from service.ports.meta_store import Transaction
 from service.protocol.ids import RelationId
@@ -99,7 +99,7 @@ def _left_out(index: Relation) -> tuple[str, ...]:
 
 
 @retried
-async def _built(world: World, name: str, index: RelationId, *, give_up: bool) -> None:
+async def _built(world: Context, name: str, index: RelationId, *, give_up: bool) -> None:
     """Wait until an index is built. With `give_up`, remove it if it cannot be built. Raises Refused, Conflict."""
 
     async def look() -> bool | None:

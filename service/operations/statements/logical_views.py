@@ -16,7 +16,7 @@ from service.operations.offload import beside_views, parsed
 from service.operations.retrying import retried
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import NewLogicalView
@@ -141,7 +141,7 @@ async def described(world: World, query: str, offset: int, *, timeout_ms: int) -
     Raises Invalid with the position in the statement, and Unavailable.
     """
     try:
-        return await world.reader.describe(query, timeout_ms=timeout_ms)
+        return await world.state_store.reader.describe(query, timeout_ms=timeout_ms)
     except Invalid as error:
         place = None if error.position is None else error.position + offset
         raise Invalid(error.message, position=place, pointer=error.pointer) from None
@@ -173,7 +173,7 @@ async def _make(world: World, view: RelationId, statement: CreateView, asked_by:
 
 
 @retried
-async def _freed(world: World, view: RelationId) -> None:
+async def _freed(world: Context, view: RelationId) -> None:
     async with world.stores.begin() as tx:
         await tx.catalog.remove(view)
     world.signals.notify()
@@ -184,7 +184,7 @@ async def _shown(world: World, view: RelationId, statement: CreateView, asked_by
     async with world.stores.begin(by=asked_by) as tx:
         if await tx.views.hold(view) is None:
             raise Conflict(f"view {statement.name} was dropped while it was being created")
-        await world.views.create(
+        await world.state_store.views.create(
             view, statement.name, statement.sql, reads=statement.reads, columns=statement.query.columns
         )
         await tx.views.show(view)

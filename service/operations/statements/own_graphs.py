@@ -6,12 +6,12 @@ from service.domain.own_graph import own_graph, reading
 from service.domain.parameters import SystemParameters
 from service.operations.jobs.moving_out import staying
 from service.operations.statements.staged_views import PlannedStage
-from service.operations.world import World
+from service.operations.world import Context
 from service.ports.records import NewJob
 
 
 async def own_graph_of(
-    world: World, new: NewJob, stages: Sequence[PlannedStage], session: Mapping[str, str]
+    world: Context, new: NewJob, stages: Sequence[PlannedStage], session: Mapping[str, str]
 ) -> str | None:
     """Return why the job of a view stays in a graph of its own, or None if it does not."""
     if session.get("own_graph") == "true":

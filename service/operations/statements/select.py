@@ -17,7 +17,7 @@ from service.sql.statements.views import ExplainSelect
 async def _explain(call: Call, statement: ExplainSelect) -> Outcome:
     known, catalog, _ = await _read(call, statement.select)
     timeout = call.limit("statement_timeout", known)
-    plan = call.world.reader.explain(
+    plan = call.world.state_store.reader.explain(
         statement.select.sql, timeout_ms=timeout, catalog=catalog, caller=call.asked_by.actor
     )
     try:
@@ -32,7 +32,7 @@ async def _explain(call: Call, statement: ExplainSelect) -> Outcome:
 async def _select(call: Call, statement: Select) -> Outcome:
     known, catalog, notices = await _read(call, statement)
     quota = bound_of(known, call.asked_by.role, Quota.RESULT_BYTES)
-    query = call.world.reader.query(
+    query = call.world.state_store.reader.query(
         statement.sql,
         row_limit=call.limit("row_limit", known),
         timeout_ms=call.limit("statement_timeout", known),
@@ -62,6 +62,6 @@ async def _read(call: Call, statement: Select) -> tuple[SystemParameters, bool, 
             catalog = catalog or (found is None and name.startswith(CATALOG_PREFIX))
         known = SystemParameters.of(await tx.parameters.all())
         notices = await notices_of(tx, statement.relations)
-    if not (catalog or call.world.table_format.sql_reader):
+    if not (catalog or call.world.state_store.table_format.sql_reader):
         raise Invalid(f"only {CATALOG_PREFIX} relations can be queried: the table format of others runs no SELECT")
     return known, catalog, notices

@@ -14,7 +14,7 @@ from service.domain.stage_engine import with_engine
 from service.domain.strategy import Strategy
 from service.operations.offload import beside_views
 from service.operations.statements.logical_views import described
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.records import THE_RELATION, NewFragment, NewOperator, NewTableScan, hidden_id, node_of, output_id
 from service.ports.state_store import DESCRIBE_MS
 from service.protocol.barrier import ScanLimits
@@ -109,7 +109,7 @@ def check_staged(
             position=place,
         )
     arranged = strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL and not view.projects
-    if not world.table_format.store_engine and (arranged or reason is not None):
+    if not world.state_store.table_format.store_engine and (arranged or reason is not None):
         raise Invalid(f"the state store cannot compute what Spark cannot: {reason or WHY_STORE}", position=place)
     if strategy.scan_type is ScanType.BACKFILL and not view.projects:
         raise Invalid(
@@ -211,7 +211,7 @@ def arranged(staged: StagedView, scans: Sequence[NewTableScan]) -> tuple[NewFrag
     return tuple(fragments)
 
 
-async def scan_limits(world: World) -> ScanLimits:
+async def scan_limits(world: Context) -> ScanLimits:
     """Return from how many rows on Spark computes, as the next barrier says it."""
     async with world.stores.begin() as tx:
         return SystemParameters.of(await tx.parameters.all()).of_scans(shared=False)
@@ -266,7 +266,7 @@ async def columns_of(world: World, statement: CreateMaterializedView) -> Sequenc
 
 async def _typed(world: World, draft: Draft, known: Mapping[RelationId, Relation], place: int) -> Planned:
     try:
-        columns = await world.reader.describe(description(draft, known), timeout_ms=DESCRIBE_MS)
+        columns = await world.state_store.reader.describe(description(draft, known), timeout_ms=DESCRIBE_MS)
     except Invalid as error:
         # The position is one in the description.
         raise Invalid(error.message, position=place) from None

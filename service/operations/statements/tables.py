@@ -46,7 +46,7 @@ async def _check_defaults(call: Call, columns: Sequence[Column]) -> None:
     """Raise Invalid, with Postgres's message, for a default that is no value of its column's type."""
     given = [f"({one.default})::{one.type}" for one in columns if one.default is not None]
     if given:
-        await call.world.reader.describe(f"select {', '.join(given)}", timeout_ms=DESCRIBE_MS)
+        await call.world.state_store.reader.describe(f"select {', '.join(given)}", timeout_ms=DESCRIBE_MS)
 
 
 def _filled(relation: Relation, connector: Connector, splits: int, text: str) -> NewJob:

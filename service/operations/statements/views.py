@@ -47,7 +47,7 @@ from service.operations.statements.staged_views import (
     scan_limits,
     walked_order,
 )
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.indexes import IndexState
 from service.ports.records import THE_RELATION, CatalogEntry, NewFragment, NewJob, NewTableScan
 from service.protocol.ids import JobId, RelationId
@@ -153,7 +153,7 @@ async def _explained(world: World, planned: _Planned) -> Iterable[str]:
     there = {one.index: one.bytes for one in stored if one.state is not IndexState.DROPPING}
     created = [one.index for one in stored if one.state is IndexState.CREATED]
     missing = lacking([index for indexes in needed for index in indexes], created)
-    known = Known(await world.lookups.statistics(read), there, await scan_limits(world))
+    known = Known(await world.state_store.lookups.statistics(read), there, await scan_limits(world))
     scans: list[list[ExplainedScan]] = [[] for _ in view.stages]
     for place, scan in enumerate(new.table_scans):
         number, alias = (scan.query.operator, scan.query.alias) if isinstance(scan.query, Prefix) else (place, None)
@@ -178,7 +178,7 @@ def _plan_of(lines: Iterable[str]) -> Outcome:
     return Outcome("EXPLAIN", (("QUERY PLAN", "text"),), tuple((line,) for line in lines))
 
 
-async def _readable(world: World, names: Collection[str], *, read: Collection[str] = ()) -> dict[str, Relation]:
+async def _readable(world: Context, names: Collection[str], *, read: Collection[str] = ()) -> dict[str, Relation]:
     """Return the stored relations among `names` that a statement may read.
 
     Raises Conflict if one of `read` is not readable.
@@ -215,7 +215,7 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     if serverless is None:
         serverless = session.get("enable_serverless_backfill") == "true"
     if serverless:
-        check_serverless(strategy, own_workers=world.own_workers)
+        check_serverless(strategy, own_workers=world.workers.startable)
     if statement.resource_group is not None:
         await _check_group(world, statement.resource_group, serverless=serverless)
     found = await _read(world, statement)
@@ -248,8 +248,8 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
 
 async def _check_group(world: World, group: str, *, serverless: bool) -> None:
     """Raise Invalid if the job's worker cannot have this profile."""
-    known = await world.profiles() if serverless and world.profiles is not None else None
-    check_resource_group(group, known, serverless=serverless, has_profiles=world.profiles is not None)
+    known = await world.workers.profiles() if serverless and world.workers.profiles is not None else None
+    check_resource_group(group, known, serverless=serverless, has_profiles=world.workers.profiles is not None)
 
 
 async def _ordered(
@@ -293,7 +293,7 @@ async def _scans(
     tied = strategy.scan_type is ScanType.BACKFILL
     parallelism, backfill = normal(session, RelationKind.MATERIALIZED_VIEW), for_backfill(session)
     async with world.stores.begin() as tx:
-        available = await slots(tx, now=world.clock.now(), lease=world.worker_lease) or 1
+        available = await slots(tx, now=world.clock.now(), lease=world.workers.lease) or 1
         first = await first_limit(tx)
         beside = [await actors_beside(tx, upstream) if tied else None for upstream, _, _ in wanted]
     limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
@@ -330,7 +330,7 @@ def _actors(
     return beside
 
 
-async def _taken(world: World, statement: CreateMaterializedView, kind: RelationKind) -> CatalogEntry | None:
+async def _taken(world: Context, statement: CreateMaterializedView, kind: RelationKind) -> CatalogEntry | None:
     """Return the relation that IF NOT EXISTS finds, or None if the name is free.
 
     Raises Conflict if the name is taken otherwise. This check comes before any request to a worker.

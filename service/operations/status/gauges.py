@@ -47,13 +47,13 @@ async def measure(world: World) -> Measures:
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
         parameters = SystemParameters.of(await tx.parameters.all())
-        view = await tx.graphs.view(DATABASE_GRAPH, now=now, lease=world.worker_lease)
+        view = await tx.graphs.view(DATABASE_GRAPH, now=now, lease=world.workers.lease)
         entries = await tx.catalog.all()
         unfinished = await listed(tx)
         scans = await tx.fragments.scans([entry.job for entry in entries])
         sources = await tx.sources.all()
         staying = [job for job in await tx.jobs.where({JobState.CREATED}) if job.own_graph is not None]
-        snapshots = await _snapshots(tx, [*unfinished, *staying], now=now, lease=world.worker_lease)
+        snapshots = await _snapshots(tx, [*unfinished, *staying], now=now, lease=world.workers.lease)
         broken = _broken(entries, await broken_of(tx))
         waits = await waits_of(world, tx, unfinished, await standing_of(tx, unfinished))
         held_up = _held_up(await tx.launches.all(), now=now)
@@ -116,7 +116,7 @@ def _snapshot_scans(scans: Mapping[JobId, Sequence[ScanProgress]]) -> frozenset[
 
 async def _connections(world: World) -> ConnectionsMeasure | None:
     try:
-        found = await world.gauge.measure()
+        found = await world.state_store.gauge.measure()
     except Unavailable:
         return None
     return ConnectionsMeasure(found.connections, found.connections_max)

@@ -7,21 +7,21 @@ from functools import partial
 from service.domain.errors import NotFound
 from service.operations.polling import until
 from service.operations.status.models import BarrierPage, BarrierView, CommandView, GraphDetail
-from service.operations.world import Arrival, World
+from service.operations.world import Arrival, Context, World
 from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch
 
 
 async def barriers(world: World, *, limit: int, before: Epoch | None, caller: str = "") -> BarrierPage:
     """Return the newest barriers before `before`, newest first."""
-    async with world.barrier_pages.turn(caller):
+    async with world.calls.barrier_pages.turn(caller):
         async with world.stores.begin() as tx:
             found = await tx.barriers.history(DATABASE_GRAPH, limit=limit + 1, before=before)
         views = tuple(_barrier(record) for record in found[:limit])
     return BarrierPage(views, views[-1].epoch if len(found) > limit else None)
 
 
-async def command(world: World, wanted: CommandId) -> CommandView:
+async def command(world: Context, wanted: CommandId) -> CommandView:
     """Return a command with its state. Raises NotFound."""
     async with world.stores.begin() as tx:
         found = await tx.commands.get(wanted)
@@ -31,7 +31,7 @@ async def command(world: World, wanted: CommandId) -> CommandView:
     return _command(found, published)
 
 
-async def graphs(world: World) -> list[GraphDetail]:
+async def graphs(world: Context) -> list[GraphDetail]:
     """Return the database graph, as a list with one element."""
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
@@ -52,16 +52,16 @@ async def graphs(world: World) -> list[GraphDetail]:
 async def workers(world: World) -> Sequence[WorkerRecord]:
     """Return the registered workers."""
     async with world.stores.begin() as tx:
-        return await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+        return await tx.workers.all(now=world.clock.now(), lease=world.workers.lease)
 
 
-async def events(world: World, *, after: int, limit: int, discreet: bool) -> Sequence[Event]:
+async def events(world: Context, *, after: int, limit: int, discreet: bool) -> Sequence[Event]:
     """Return the oldest events after `after`. `discreet`: also those that only admins may see."""
     async with world.stores.begin() as tx:
         return await tx.events.since(after, limit=limit, discreet=discreet)
 
 
-async def newest_event(world: World) -> int:
+async def newest_event(world: Context) -> int:
     """Return the id of the newest event, or 0 if there is none."""
     async with world.stores.begin() as tx:
         return await tx.events.newest()
@@ -71,12 +71,12 @@ async def next_events(world: World, *, after: int, limit: int, patience: timedel
     """Wait for events after `after` and return the oldest ones. Return no events after `patience`."""
 
     async def look() -> Sequence[Event] | None:
-        return await world.arrivals.get((after, limit, discreet), partial(_arrivals, world)) or None
+        return await world.calls.arrivals.get((after, limit, discreet), partial(_arrivals, world)) or None
 
     return await until(world, look, limit=patience) or []
 
 
-async def _arrivals(world: World, wanted: Collection[Arrival]) -> Mapping[Arrival, Sequence[Event]]:
+async def _arrivals(world: Context, wanted: Collection[Arrival]) -> Mapping[Arrival, Sequence[Event]]:
     """Return the events after each one. All streams of a kind that are up to date share one key."""
     async with world.stores.begin() as tx:
         return {

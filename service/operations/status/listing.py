@@ -39,7 +39,7 @@ from service.operations.status.models import (
 )
 from service.operations.status.staleness import broken_of
 from service.operations.status.wait_reasons import waits_of
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
 from service.ports.status import AutoLimit
@@ -95,7 +95,7 @@ async def job(world: World, wanted: JobId) -> JobDetail:
     return JobDetail(_job(found, progress[wanted], waiting.get(wanted), broken), fragments, tuple(order), work)
 
 
-async def job_called(world: World, name: str) -> JobId:
+async def job_called(world: Context, name: str) -> JobId:
     """Return the job with this id or with a relation of this name. Raises Invalid for an impossible id, NotFound."""
     if name.isascii() and name.isdigit():
         if len(name) > len(str(BIGINT_MAX)) or int(name) > BIGINT_MAX:
@@ -108,7 +108,7 @@ async def job_called(world: World, name: str) -> JobId:
     return entry.job
 
 
-async def fragment(world: World, wanted: FragmentId) -> FragmentView:
+async def fragment(world: Context, wanted: FragmentId) -> FragmentView:
     """Return one fragment. Raises NotFound."""
     async with world.stores.begin() as tx:
         owner = (await tx.fragments.job_of([wanted])).get(wanted)
@@ -122,7 +122,7 @@ async def fragment(world: World, wanted: FragmentId) -> FragmentView:
     return found
 
 
-async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) -> VnodePage:
+async def vnodes(world: Context, wanted: FragmentId, *, after: int, limit: int) -> VnodePage:
     """Return the positions of at most `limit` vnodes of a scan, from vnode `after` on.
 
     Raises NotFound, and Invalid if the fragment is not a scan.
@@ -138,7 +138,7 @@ async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) ->
     return VnodePage(tuple(rest[:limit]), following)
 
 
-async def limit_history(world: World, wanted: JobId, *, limit: int, before: int | None) -> LimitPage:
+async def limit_history(world: Context, wanted: JobId, *, limit: int, before: int | None) -> LimitPage:
     """Return the changes of the limits of a job's scans, newest first. Raises NotFound."""
     async with world.stores.begin() as tx:
         await _existing(tx, wanted)
@@ -161,7 +161,7 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
     return [_ddl(job, progress[job.id], waiting.get(job.id), standing, limits) for job in found]
 
 
-async def relations(world: World, *, after: int, limit: int) -> RelationPage:
+async def relations(world: Context, *, after: int, limit: int) -> RelationPage:
     """Return at most `limit` relations with ids above `after`."""
     async with world.stores.begin() as tx:
         entries = sorted(await tx.catalog.all(), key=lambda entry: entry.relation.id)
@@ -171,7 +171,7 @@ async def relations(world: World, *, after: int, limit: int) -> RelationPage:
     return RelationPage(tuple(_relation(entry, names) for entry in rest[:limit]), following)
 
 
-async def relation(world: World, name: str) -> RelationView:
+async def relation(world: Context, name: str) -> RelationView:
     """Return the relation called `name`. Raises NotFound."""
     async with world.stores.begin() as tx:
         entry = await tx.catalog.named(name)

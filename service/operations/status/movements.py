@@ -4,11 +4,11 @@ from service.domain.job import Job
 from service.domain.progress import ScanProgress, fragment_text
 from service.operations.status.listing import listed
 from service.operations.status.models import FragmentProgress
-from service.operations.world import World
+from service.operations.world import Context
 from service.ports.statements import StagedStatement
 
 
-async def fragment_progress(world: World) -> list[FragmentProgress]:
+async def fragment_progress(world: Context) -> list[FragmentProgress]:
     """Return the rows of `rw_fragment_backfill_progress`: the scans of unfinished jobs, and the inputs that a stage
     looks up. Those are complete from the start, because no history of them is read in pages.
     """
@@ -24,7 +24,7 @@ async def fragment_progress(world: World) -> list[FragmentProgress]:
     ]
 
 
-async def staged_statements(world: World) -> list[StagedStatement]:
+async def staged_statements(world: Context) -> list[StagedStatement]:
     """Return the statements whose rows are being published, oldest first."""
     async with world.stores.begin() as tx:
         return list(await tx.staging_tables.publishing())

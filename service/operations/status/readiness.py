@@ -44,7 +44,7 @@ async def readiness(world: World, probe: Reader) -> Mapping[str, str]:
     try:
         async with world.stores.begin() as tx:
             now = world.clock.now()
-            known = await tx.workers.all(now=now, lease=world.worker_lease)
+            known = await tx.workers.all(now=now, lease=world.workers.lease)
             state = await tx.graphs.state(DATABASE_GRAPH)
             parameters = SystemParameters.of(await tx.parameters.all())
             led = await tx.leases.held()

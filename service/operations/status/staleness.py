@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from service.domain.errors import MetaError
 from service.domain.job import JobState
 from service.operations.status.models import Broken
-from service.operations.world import World
+from service.operations.world import Context
 from service.ports.meta_store import Transaction
 from service.ports.records import LogicalView
 from service.protocol.ids import RelationId
@@ -65,7 +65,7 @@ def notice(name: str, one: Broken) -> str:
     return f'"{name}" is {one.state}{since}: {one.reason}; its rows are as of then'
 
 
-async def degraded_of(world: World) -> dict[str, str]:
+async def degraded_of(world: Context) -> dict[str, str]:
     """Return the state of the tables and materialized views that are not kept current, by name.
 
     The result is empty if the meta store cannot be read.

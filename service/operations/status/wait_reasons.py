@@ -47,7 +47,7 @@ def _waits(job: Job, standing: Standing) -> bool:
 async def _around(world: World, tx: Transaction, standing: Standing, *, now: datetime) -> Mapping[GraphId, Around]:
     parameters = SystemParameters.of(await tx.parameters.all())
     led = await tx.leases.held()
-    views = await tx.graphs.views(standing.graphs, now=now, lease=world.worker_lease)
+    views = await tx.graphs.views(standing.graphs, now=now, lease=world.workers.lease)
     launches: Mapping[GraphId, Launch] = {}
     if any(view.worker not in view.alive for view in views.values()):
         launches = {launch.graph: launch for launch in await tx.launches.all()}
@@ -60,7 +60,7 @@ async def _around(world: World, tx: Transaction, standing: Standing, *, now: dat
             paused_since=standing.graphs[graph].paused_since,
             paused_by=standing.graphs[graph].paused_by,
             led=led,
-            own_workers=world.own_workers,
+            own_workers=world.workers.startable,
             launch=launches.get(_served_by(view)),
         )
         for graph, view in views.items()

@@ -28,7 +28,7 @@ from service.operations.parameters import HTTP_PROBE, SQL_PROBE
 from service.operations.retrying import retried
 from service.operations.sources.registry import address
 from service.operations.upkeep.load_signals import measured, measured_outside
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.limits import AdaptedScan, Look
 from service.ports.meta_store import Transaction
 from service.ports.records import BarrierRecord
@@ -44,7 +44,7 @@ LOOKED_AT: Final = 8
 log = logger("adaptive")
 
 
-async def graphs(world: World) -> Sequence[GraphId]:
+async def graphs(world: Context) -> Sequence[GraphId]:
     """Return the graphs with adaptive limits. Raises Unavailable."""
     async with world.stores.begin() as tx:
         return await tx.adaptations.graphs()

@@ -50,7 +50,7 @@ class Supervision:
         seen = await self.cluster.look()
         asked, now = self.world.clock.monotonic(), self.world.clock.now()
         async with self.world.stores.begin(term) as tx:
-            self.world.attention.missed(asked, self.world.clock.monotonic())
+            self.world.workers.attention.missed(asked, self.world.clock.monotonic())
             known = await tx.workers.all(now=now, lease=self._patience())
             own = await tx.workers.wanted()
             wanted = [DATABASE_GRAPH, *own]

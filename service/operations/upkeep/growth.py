@@ -5,14 +5,14 @@ from service.domain.parameters import SystemParameters
 from service.operations.commands.fan_out import ask
 from service.operations.jobs import failing, lifecycle
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context
 from service.ports.audit import itself
 from service.protocol.ids import JobId, Term
 from service.protocol.mutation import Stop
 
 
 @retried
-async def limit_growth(world: World, *, term: Term) -> None:
+async def limit_growth(world: Context, *, term: Term) -> None:
     """End each view that has stored too many rows. Raises Deposed, Unavailable.
 
     One in creation is cancelled (`creating_rows_max`). A created one fails (`view_rows_max`): it can be read as it is.
@@ -30,7 +30,7 @@ async def limit_growth(world: World, *, term: Term) -> None:
 
 
 @retried
-async def _fail(world: World, job: JobId, reason: str, *, term: Term) -> None:
+async def _fail(world: Context, job: JobId, reason: str, *, term: Term) -> None:
     """Fail a created view. A barrier stops its actors, and no recovery delays the others."""
     async with world.stores.begin(term) as tx:
         await tx.jobs.hold_all([job])

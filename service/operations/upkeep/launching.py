@@ -10,7 +10,7 @@ from datetime import datetime
 
 from service.domain.decoupled import OwnWorker
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.launcher import Ended, Launcher
 from service.ports.meta_store import Transaction
 from service.protocol.ids import DATABASE_GRAPH
@@ -24,7 +24,7 @@ async def supervise(world: World, launcher: Launcher, *, leading: bool) -> None:
     began, now = world.clock.monotonic(), world.clock.now()
     async with world.stores.begin() as tx:
         # While the meta store was unavailable, no heartbeat could be stored. `now` was read before the wait for it.
-        world.attention.missed(began, world.clock.monotonic())
+        world.workers.attention.missed(began, world.clock.monotonic())
         known = await tx.workers.all(now=now, lease=world.patience())
         wanted = await tx.workers.wanted()
     served = {record.graph for record in known if record.alive}
@@ -35,7 +35,7 @@ async def supervise(world: World, launcher: Launcher, *, leading: bool) -> None:
 
 
 @retried
-async def gone(world: World, ended: Ended) -> None:
+async def gone(world: Context, ended: Ended) -> None:
     """Evict a worker whose process the launcher saw end, without waiting for its lease."""
     async with world.stores.begin() as tx:
         await record(tx, ended, now=world.clock.now())

@@ -40,7 +40,7 @@ async def measured_outside(world: World, parameters: SystemParameters, at: Addre
         return []
     try:
         async with asyncio.timeout(_SOURCE_SECONDS):
-            found = await world.servers.load(at)
+            found = await world.external.servers.load(at)
     except (TimeoutError, Invalid, Unavailable) as error:
         said = _words(error) if isinstance(error, MetaError) else f"no answer within {_SOURCE_SECONDS:.0f} s"
         return [failed(Signal.SOURCE_ACTIVE_QUERIES if most else Signal.SOURCE_REPLICATION_LAG, said)]
@@ -55,7 +55,7 @@ async def measured_outside(world: World, parameters: SystemParameters, at: Addre
 async def _store(world: World, parameters: SystemParameters) -> Sequence[Reading]:
     lag_mb, percent = parameters.backfill_auto_replication_lag_mb, parameters.backfill_auto_connections_percent
     try:
-        found = await world.gauge.measure()
+        found = await world.state_store.gauge.measure()
     except Unavailable as error:
         signal = Signal.CONNECTIONS if percent else Signal.REPLICATION_LAG
         return [failed(signal, str(error)[:_WORDS_MAX])]
@@ -70,7 +70,7 @@ async def _store(world: World, parameters: SystemParameters) -> Sequence[Reading
 async def _http(world: World, parameters: SystemParameters, text: str) -> Sequence[Reading]:
     url = parse_probe_url(text, pointer="backfill_auto_probe_http")
     try:
-        status = await world.http_probe.status(url, timeout_ms=parameters.backfill_auto_probe_http_timeout_ms)
+        status = await world.external.http_probe.status(url, timeout_ms=parameters.backfill_auto_probe_http_timeout_ms)
     except ProbeFailed as error:
         return [failed(Signal.HTTP_PROBE, str(error))]
     return [of_http(status, expected=parameters.backfill_auto_probe_http_status, shown=url.shown)]
@@ -80,7 +80,7 @@ async def _sql(world: World, parameters: SystemParameters, query: str) -> Sequen
     timeout_ms = parameters.backfill_auto_probe_sql_timeout_ms
     try:
         async with asyncio.timeout(timeout_ms / 1000 + _SQL_GRACE_SECONDS):
-            found = await world.reader.query(query, row_limit=1, timeout_ms=timeout_ms)
+            found = await world.state_store.reader.query(query, row_limit=1, timeout_ms=timeout_ms)
     except TimeoutError:
         return [failed(Signal.SQL_PROBE, f"the query did not answer within {timeout_ms} ms")]
     except (Invalid, Unavailable) as error:

@@ -20,7 +20,7 @@ from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import INDEX_TRIES
 from service.operations.jobs.stages import lookups_of, named
 from service.operations.retrying import retried
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.indexes import IndexState, NamedIndex, StoredIndex
 from service.ports.meta_store import Transaction
 from service.ports.state_store import IndexSize
@@ -75,19 +75,19 @@ async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
     An index is stored in the meta store before it is built, and looked for in the state store before the meta store is
     read. So one that is built meanwhile is not dropped.
     """
-    there = await world.lookups.stored()
+    there = await world.state_store.lookups.stored()
     decided = await _decide(world, there, term=term)
     if decided.built:
         await _show(world, decided.built, term=term)
     builds.needed = decided.needed
     for index in builds.tasks.keys() - decided.needed.keys():
         builds.tasks[index].cancel()
-    doomed = there.keys() - {world.lookups.name(one) for one in decided.needed}
+    doomed = there.keys() - {world.state_store.lookups.name(one) for one in decided.needed}
     left = there.keys() - await _drop(world, builds, doomed, term=term)
-    gone = [one for one in decided.dropping if world.lookups.name(one) not in left]
+    gone = [one for one in decided.dropping if world.state_store.lookups.name(one) not in left]
     if gone:
         await _forget(world, gone, term=term)
-    missing = await world.lookups.missing(decided.needed)
+    missing = await world.state_store.lookups.missing(decided.needed)
     builds.aside.keep(missing)
     due = builds.aside.due(sorted(missing - builds.tasks.keys(), key=str), now=world.clock.now())
     for index in begun(due, builds.tasks, builds.held):
@@ -98,7 +98,7 @@ async def _drop(world: World, builds: Builds, doomed: Collection[str], *, term: 
     """Drop indexes, and return those that are gone. One that is in use is set aside, and delays no other (I13)."""
     builds.kept.keep(doomed)
     due = builds.kept.due(sorted(doomed), now=world.clock.now())
-    gone = await world.lookups.drop(due, term=term) if due else frozenset[str]()
+    gone = await world.state_store.lookups.drop(due, term=term) if due else frozenset[str]()
     for name in set(due) - gone:
         builds.kept.failed(name, now=world.clock.now())
     return gone
@@ -111,7 +111,7 @@ async def watch(world: World, builds: Builds, *, term: Term) -> None:
     """
     if not builds.tasks:
         return
-    before, found = builds.held, await world.lookups.held()
+    before, found = builds.held, await world.state_store.lookups.held()
     builds.held = {index: whose for index, whose in found.items() if index in builds.tasks}
     if builds.held.keys() - before.keys():
         world.signals.notify(Chore.INDEX)
@@ -123,7 +123,7 @@ async def watch(world: World, builds: Builds, *, term: Term) -> None:
 
 
 @retried
-async def _forget(world: World, gone: Collection[LookupIndex], *, term: Term) -> None:
+async def _forget(world: Context, gone: Collection[LookupIndex], *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         for one in sorted(gone, key=str):
             await tx.stored_indexes.forget(one)
@@ -140,7 +140,7 @@ async def _decide(world: World, there: Mapping[str, IndexSize], *, term: Term) -
             asked.setdefault(one.stored_as, []).append(one)
         lookups = {view: lookups_of(plan) for view, plan in plans.items()}
         known = [*asked, *stored, *(one for wanted in lookups.values() for one in wanted)]
-        sizes = {one: size for one in known if (size := there.get(world.lookups.name(one))) is not None}
+        sizes = {one: size for one in known if (size := there.get(world.state_store.lookups.name(one))) is not None}
         created = {one for one, size in sizes.items() if size.complete}
         found = needed(asked, lookups, created)
         dropping = sorted(stored.keys() - found.keys(), key=str)
@@ -174,13 +174,13 @@ def _stored(
     )
 
 
-async def _put(world: World, tx: Transaction, before: StoredIndex | None, new: StoredIndex) -> None:
+async def _put(world: Context, tx: Transaction, before: StoredIndex | None, new: StoredIndex) -> None:
     if new != before:
         await tx.stored_indexes.put(new, now=world.clock.now())
 
 
 @retried
-async def _show(world: World, built: Sequence[NamedIndex], *, term: Term) -> None:
+async def _show(world: Context, built: Sequence[NamedIndex], *, term: Term) -> None:
     """A transaction of its own, because a DROP locks the relation of an index before its stored index."""
     async with world.stores.begin(term) as tx:
         for index in sorted(built, key=lambda one: one.relation.id):
@@ -192,7 +192,7 @@ async def _show(world: World, built: Sequence[NamedIndex], *, term: Term) -> Non
 async def _build(world: World, builds: Builds, index: LookupIndex, *, term: Term) -> None:
     what = _what(builds, index)
     try:
-        await world.lookups.build(index, term=term)
+        await world.state_store.lookups.build(index, term=term)
         await _ended(world, index, None, term=term)
     except Deposed:
         log.info("index.abandoned", index=what)
@@ -220,7 +220,7 @@ def _what(builds: Builds, index: LookupIndex) -> str:
     return f"an index of {named(index, builds.needed.get(index, ()))}"
 
 
-async def _told(world: World, builds: Builds, index: LookupIndex, text: str, *, over: bool, term: Term) -> None:
+async def _told(world: Context, builds: Builds, index: LookupIndex, text: str, *, over: bool, term: Term) -> None:
     """Record why an index is missing and why the jobs wait, or fail these. A job that already runs goes on, slowly."""
     try:
         await _ended(world, index, text, term=term)
@@ -229,13 +229,13 @@ async def _told(world: World, builds: Builds, index: LookupIndex, text: str, *, 
     await _say(world, builds.needed.get(index, ()), text, over=over, term=term)
 
 
-async def _say_of_table(world: World, builds: Builds, index: LookupIndex, text: str | None, *, term: Term) -> None:
+async def _say_of_table(world: Context, builds: Builds, index: LookupIndex, text: str | None, *, term: Term) -> None:
     """Record why the jobs wait that need an index of this table: its indexes are built one after the other."""
     plans = {plan.id: plan for one, its in builds.needed.items() if one.relation == index.relation for plan in its}
     await _say(world, list(plans.values()), text, term=term)
 
 
-async def _say(world: World, plans: Sequence[JobPlan], text: str | None, *, over: bool = False, term: Term) -> None:
+async def _say(world: Context, plans: Sequence[JobPlan], text: str | None, *, over: bool = False, term: Term) -> None:
     """Record why jobs wait, or fail them. One that has started, or has ended, is left alone."""
     for plan in plans:
         try:
@@ -245,13 +245,13 @@ async def _say(world: World, plans: Sequence[JobPlan], text: str | None, *, over
 
 
 @retried
-async def _ended(world: World, index: LookupIndex, error: str | None, *, term: Term) -> None:
+async def _ended(world: Context, index: LookupIndex, error: str | None, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         await tx.stored_indexes.ended(index, error=error, now=world.clock.now())
 
 
 @retried
-async def _told_job(world: World, job: JobId, text: str | None, *, over: bool, term: Term) -> None:
+async def _told_job(world: Context, job: JobId, text: str | None, *, over: bool, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         found = await tx.jobs.get(job)
         if found is None or found.state not in {JobState.INITIAL, JobState.QUEUED}:

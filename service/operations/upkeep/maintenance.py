@@ -12,7 +12,7 @@ from service.operations.read_logins import end_logins
 from service.operations.retrying import retried
 from service.operations.upkeep.growth import limit_growth
 from service.operations.verify.worker_rpc import VERIFY_WAIT
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.protocol.ids import DATABASE_GRAPH, StatementId, Term
 from service.telemetry.log import logger
 
@@ -49,7 +49,7 @@ async def vacuum(world: World, *, term: Term) -> int:
     for graph, state in states.items():
         epoch = state.published if pinned is None else min(state.published, pinned)
         written = [output for job in jobs if job.graph == graph for output in outputs.get(job.id, ())]
-        deleted += await world.tables.vacuum(written, graph, epoch, term=term)
+        deleted += await world.state_store.tables.vacuum(written, graph, epoch, term=term)
     return deleted
 
 
@@ -66,7 +66,7 @@ async def unstage(world: World, *, term: Term) -> int:
         for statement in dropped:
             await tx.staging_tables.dropped(statement)
     # Read before the statements. The table of a statement that is accepted later is still locked here, and not listed.
-    unheld = await world.staging.unheld()
+    unheld = await world.state_store.staging.unheld()
     async with world.stores.begin(term) as tx:
         known = await tx.statements.outcomes(unheld)
     return len(dropped) + len(await _drop_staged(world, [one for one in unheld if one not in known]))
@@ -77,7 +77,7 @@ async def _drop_staged(world: World, statements: Sequence[StatementId]) -> Seque
     dropped: list[StatementId] = []
     for statement in statements:
         try:
-            await world.staging.drop(statement)
+            await world.state_store.staging.drop(statement)
         except Exception as error:  # noqa: BLE001 - any error concerns this table alone
             log.warning("statement.not_unstaged", statement=statement, error=str(error))
         else:
@@ -86,7 +86,7 @@ async def _drop_staged(world: World, statements: Sequence[StatementId]) -> Seque
 
 
 @retried
-async def forget_past(world: World, *, term: Term) -> None:
+async def forget_past(world: Context, *, term: Term) -> None:
     """Delete the requests to workers that no caller can wait for any more, and the workers that ended long ago. Entries
     of the audit trail, and tokens that ended, are kept for `KEPT`.
     """

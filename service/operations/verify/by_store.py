@@ -9,7 +9,7 @@ from service.domain.job import Job, JobState
 from service.operations.naming import named
 from service.operations.offload import parsed
 from service.operations.polling import until
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.state_store import DESCRIBE_MS
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, RequestId
@@ -71,7 +71,9 @@ async def compare(world: World, job: Job) -> Verified:
     row = _row(found.entry.relation, plans)
     query = await _query(world, statement, found.entry.relation)
     sql = _COMPARED.format(row=row, query=query, view=quoted(job.name), most=DIFFERING_MAX)
-    result = await world.reader.query(sql, row_limit=DIFFERING_MAX + 2, timeout_ms=int(WAIT.total_seconds() * 1000))
+    result = await world.state_store.reader.query(
+        sql, row_limit=DIFFERING_MAX + 2, timeout_ms=int(WAIT.total_seconds() * 1000)
+    )
     counts = {what: (int(rows), _digest(total)) for what, rows, total in result.rows if rows is not None}
     lines = [(what, line) for what, rows, line in result.rows if rows is None]
     (expected, expected_digest), (rows, digest) = counts["wanted"], counts["held"]
@@ -94,7 +96,7 @@ async def _query(world: World, statement: CreateMaterializedView, relation: Rela
 
     Raises Conflict if they cannot be told apart, and Invalid and Unavailable as a SELECT does.
     """
-    named = [name for name, _ in await world.reader.describe(statement.sql, timeout_ms=DESCRIBE_MS)]
+    named = [name for name, _ in await world.state_store.reader.describe(statement.sql, timeout_ms=DESCRIBE_MS)]
     visible = [column.name for column in relation.visible]
     if len(named) == len(visible):
         return statement.sql
@@ -105,7 +107,7 @@ async def _query(world: World, statement: CreateMaterializedView, relation: Rela
     return f"select {', '.join(map(quoted, visible))} from (\n{statement.sql}\n) tidefill_view"
 
 
-async def _caught_up(world: World, job: Job) -> None:
+async def _caught_up(world: Context, job: Job) -> None:
     """Wait until a view with a graph of its own shows what was committed when this was called.
 
     Raises Unavailable after `CAUGHT_UP`. What changes later may be missing, so such a view is compared at rest.

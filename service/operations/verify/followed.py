@@ -97,7 +97,7 @@ async def compare(world: World, plan: JobPlan) -> Verified:
     epoch = Epoch(0)
     async for part in comparison.parts():
         epoch = await comparison.look(part, found)
-    vnodes = await world.followed_rows.vnodes(scan, relation, list(found.differing))
+    vnodes = await world.state_store.followed_rows.vnodes(scan, relation, list(found.differing))
     return Verified(
         id=RequestId(asked),
         epoch=epoch,
@@ -124,7 +124,7 @@ class _Comparison:
 
     async def parts(self) -> AsyncGenerator[Part]:
         """Yield the parts of the external table in order."""
-        there = self.world.external_rows
+        there = self.world.external.external_rows
         if not await self._patiently(lambda: there.ordered_alike(self.at, self.scan, self.relation)):
             for part in cut(Part(), self.relation.vnode_count, self.rows):
                 yield part
@@ -139,7 +139,7 @@ class _Comparison:
 
     async def look(self, part: Part, found: _Found) -> Epoch:
         """Compare one part and return the epoch at which it was read."""
-        there, here = self.world.external_rows, self.world.followed_rows
+        there, here = self.world.external.external_rows, self.world.state_store.followed_rows
         wanted, lsn = await self._patiently(lambda: there.digest(self.at, self.scan, self.relation, part))
         async with self._applied(lsn) as epoch:
             held = await here.digest(self.scan, self.relation, part, at=epoch)
@@ -189,7 +189,7 @@ class _Comparison:
         return differing
 
     async def _again(self, keys: Collection[Key]) -> Mapping[Key, Pair]:
-        there, here = self.world.external_rows, self.world.followed_rows
+        there, here = self.world.external.external_rows, self.world.state_store.followed_rows
         wanted, lsn = await self._patiently(lambda: there.rows_of(self.at, self.scan, self.relation, keys))
         async with self._applied(lsn) as epoch:
             held = await here.rows_of(self.scan, self.relation, keys, at=epoch)
@@ -214,7 +214,7 @@ class _Comparison:
         epoch = await until(self.world, look, limit=APPLIED_WAIT)
         if epoch is None:
             raise Unavailable(f"the log was not applied up to {lsn} in time")
-        async with self.world.pins.pin(DATABASE_GRAPH, epoch, holder=self.holder):
+        async with self.world.state_store.pins.pin(DATABASE_GRAPH, epoch, holder=self.holder):
             yield epoch
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:

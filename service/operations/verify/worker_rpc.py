@@ -14,7 +14,7 @@ from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.status.staleness import broken_of, notice
 from service.operations.verify import by_store, followed
-from service.operations.world import World
+from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.requests import REQUEST_TRIES_MAX
@@ -46,7 +46,7 @@ async def verify(
     """
     async with world.stores.begin(by=asked_by) as tx:
         await _verifiable(tx, job)
-    async with world.verifications.turn(asked_by.actor, partial(unless, gone)):
+    async with world.calls.verifications.turn(asked_by.actor, partial(unless, gone)):
         return await _verified(world, job, engine)
 
 
@@ -86,9 +86,9 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
 async def _by_spark(world: World, job: Job, request: Verify, holder: str) -> Verified:
     """Have a worker answer while the epochs that it reads are pinned. Raises Invalid and Unavailable."""
     async with AsyncExitStack() as pins:
-        await pins.enter_async_context(world.pins.pin(DATABASE_GRAPH, request.epoch, holder=holder))
+        await pins.enter_async_context(world.state_store.pins.pin(DATABASE_GRAPH, request.epoch, holder=holder))
         if job.graph != DATABASE_GRAPH and job.state is JobState.CREATED:
-            await pins.enter_async_context(world.pins.pin(job.graph, request.relation_epoch, holder=holder))
+            await pins.enter_async_context(world.state_store.pins.pin(job.graph, request.relation_epoch, holder=holder))
         return await _ask(world, request, limit=VERIFY_WAIT)
 
 
@@ -121,7 +121,7 @@ def _positions(computing: TableScanPlan | OperatorPlan) -> tuple[VnodePosition, 
     return tuple(position for actor in computing.positioned for position in actor.positions)
 
 
-async def _said_stale(world: World, job: Job, answer: Verified) -> Verified:
+async def _said_stale(world: Context, job: Job, answer: Verified) -> Verified:
     """Add a notice to the answer if the relation is not kept current, for example because its upstream is not."""
     async with world.stores.begin() as tx:
         broken = (await broken_of(tx)).get(job.relation)
@@ -154,17 +154,17 @@ async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
 
 
 async def _served(world: World, tx: Transaction) -> bool:
-    known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+    known = await tx.workers.all(now=world.clock.now(), lease=world.workers.lease)
     return any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known)
 
 
 async def _ask(world: World, request: Verify, *, limit: timedelta) -> Verified:
     async with world.stores.begin() as tx:
-        if not world.own_workers and not await _served(world, tx):
+        if not world.workers.startable and not await _served(world, tx):
             raise Unavailable(f"{NO_WORKER}, and this service starts none (TIDEFILL_LAUNCHER): start one and try again")
         hold = limit / REQUEST_TRIES_MAX
         asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now(), hold=hold)
-    world.request_signals.notify()
+    world.workers.requests.notify()
 
     async def look() -> Verified | Rejected | None:
         async with world.stores.begin() as tx:

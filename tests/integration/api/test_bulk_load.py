@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +25,7 @@ from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
 from service.serving.connections import open_pool
 from service.serving.staging import PostgresStaging
-from tests.support.http import StillClock, doors, refused, world_of
+from tests.support.http import StillClock, changed, doors, refused, world_of
 from tests.support.meta_store import NOW, add_created, barrier, inject, new_table, new_view, relation
 from tests.support.state_store import Store, filled, prepared_store
 
@@ -341,7 +340,7 @@ async def test_s5_a_sender_holds_no_place_while_its_rows_arrive(
 
 
 async def test_s5_a_body_that_brings_nothing_is_given_up(stores: PostgresStores) -> None:
-    world = replace(world_of(stores), load_idle=timedelta(milliseconds=50))
+    world = changed(world_of(stores), idle=timedelta(milliseconds=50))
 
     async def rows() -> AsyncIterator[bytes]:
         yield b"1\n"
@@ -355,7 +354,7 @@ async def test_s5_a_body_that_brings_nothing_is_given_up(stores: PostgresStores)
 async def test_s5_a_body_that_trickles_is_given_up(stores: PostgresStores, size: int, *, given_up: bool) -> None:
     """Each second brings less than 1,024 bytes, after a fast beginning that earns it nothing; or a little more."""
     clock = StillClock()
-    world = replace(world_of(stores, clock=clock), load_idle=timedelta(seconds=30), load_rate_min=1_024)
+    world = changed(world_of(stores, clock=clock), idle=timedelta(seconds=30), rate_min=1_024)
 
     async def rows() -> AsyncIterator[bytes]:
         yield b"x" * (1 << 20)

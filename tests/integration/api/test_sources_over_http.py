@@ -32,7 +32,7 @@ def external(postgres_url: str) -> Iterator[External]:
 async def http(stores: PostgresStores, external: External) -> AsyncGenerator[httpx.AsyncClient]:
     ports: dict[str, Any] = {
         "servers": PostgresExternalServers(),
-        "external": PostgresExternalTables(),
+        "catalog": PostgresExternalTables(),
         "replication": PostgresReplication(),
     }
     async with doors(stores, **ports) as opened:

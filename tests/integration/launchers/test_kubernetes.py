@@ -135,7 +135,7 @@ async def tides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerat
     monkeypatch.setattr(client_module, "TIMEOUT_SECONDS", 60.0)  # on a busy machine a pod is long validated
     clock = StillClock()
     stores, tables = FakeStores(clock.now), FakeTables(StateStore())
-    world = world_of(stores, tables=tables, fences=FakeFences(tables.store), clock=clock, own_workers=True)
+    world = world_of(stores, tables=tables, fences=FakeFences(tables.store), clock=clock, startable=True)
     with fake_api(tmp_path) as api:
         api.put_config_map(TEMPLATES, {"database.json": template(), "serverless.json": template("tidefill/worker:2")})
         async with stores.begin() as tx:
@@ -145,7 +145,7 @@ async def tides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerat
             job = await tx.jobs.add(replace(view, fragments=scans, serverless=True), now=NOW)
             term = await tx.leases.gain("a", lease=LEASE)
         assert term is not None
-        await world.fences.claim(term)
+        await world.state_store.fences.claim(term)
         await running(stores)
         async with stores.begin() as tx:
             for record in await tx.workers.all(now=NOW, lease=LEASE):
@@ -358,7 +358,7 @@ async def test_a_worker_that_hangs_is_killed_and_replaced_at_once(tides: Tides) 
     first = await tides.started()
     await tides.later(timedelta(seconds=60), first)
     await tides.look()
-    await tides.later(tides.world.worker_lease)
+    await tides.later(tides.world.workers.lease)
     await tides.look()
     (deletion,) = tides.api.made("DELETE")
     assert deletion.path.endswith(first.worker)
@@ -503,6 +503,6 @@ async def test_workers_are_heard_before_they_are_given_up_after_a_time_without_s
     tides.supervision = tides.successor()
     await tides.look()
     assert tides.api.made("DELETE") == []
-    await tides.later(tides.world.worker_lease)
+    await tides.later(tides.world.workers.lease)
     await tides.look()
     assert [call.path.rsplit("/", 1)[-1] for call in tides.api.made("DELETE")] == [launch.worker]

@@ -23,7 +23,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId
 from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
 from service.protocol.plan import TableScanPlan
-from tests.support.http import StillClock
+from tests.support.http import StillClock, changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import A_TEST, WORKER, add_created, add_creating, new_table, new_view, report
 
@@ -135,7 +135,7 @@ async def leader(database_url: str) -> AsyncGenerator[Leader]:
 async def backfill(leader: Leader) -> Backfill:
     around, clock = Around(), StillClock()
     ports: dict[str, Any] = {"gauge": around, "http_probe": around, "reader": around, "clock": clock}
-    leader.world = replace(leader.world, **ports)
+    leader.world = changed(leader.world, **ports)
     async with leader.stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         new = new_view("m", table.relation, parallelism=1, rate_limit=START)

@@ -3,7 +3,6 @@ there had been none.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import LookupIndex
 from tests.integration.operations.test_interleavings import waited_for
 from tests.support.external import External, Following, external_database, following
+from tests.support.http import changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import A_TEST, NOW, add_created, new_table, new_view, report
 
@@ -126,7 +126,7 @@ async def test_f2_b_a_drop_of_an_index_and_the_loop_that_shows_it_wait_in_one_or
         index = await tx.indexes.add(made, table, "CREATE INDEX i")
         (named,) = await tx.indexes.all()
         await tx.stored_indexes.put(StoredIndex(named.stored_as, IndexState.CREATING, named=(index,)), now=NOW)
-    world = replace(leader.world, lookups=BuiltLookups(named.stored_as))
+    world = changed(leader.world, lookups=BuiltLookups(named.stored_as))
     async with leader.stores.begin() as dropping:
         await dropping.indexes.show(index)  # its row is locked, as by the beginning of the drop
         reconciling = reconcile(world, Builds(lambda: None), term=leader.term)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from service.protocol.plan import PositionState, SourceScanPlan, VnodePosition
 from service.protocol.report import ActorReport
 from service.sources.servers import PostgresExternalServers
 from tests.support.external import PASSWORD, External, Following, external_database, following
-from tests.support.http import CalmStore
+from tests.support.http import CalmStore, changed
 from tests.support.meta_store import A_TEST, NOW, add_created, new_view
 
 pytestmark = pytest.mark.postgres
@@ -299,7 +299,7 @@ async def test_an_adaptive_limit_looks_at_the_database_it_reads_from(
     none = ActorReport(actor=actor.id, fragment=fragment.id, rows=0, positions=actor.positions)
     here.actors = [none]
     ports: dict[str, Any] = {"servers": Loaded(found), "gauge": CalmStore()}
-    world = replace(here.world, **ports)
+    world = changed(here.world, **ports)
     for _ in range(2):
         await here.barrier()
         await adapt(world, DATABASE_GRAPH, term=here.leader.term)

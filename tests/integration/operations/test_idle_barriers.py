@@ -15,7 +15,7 @@ from service.operations.status import history
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause
 from service.telemetry.traces import Traces
-from tests.support.http import StillClock
+from tests.support.http import StillClock, changed
 from tests.support.leading import Leader
 from tests.support.meta_store import LEASE, NOW, WORKER, collected, running, stores_on
 
@@ -57,7 +57,7 @@ async def idle(database_url: str) -> AsyncGenerator[Idle]:
             term = await tx.leases.gain("a test", lease=LEASE + timedelta(minutes=5))
         assert term is not None
         leader, clock = Leader(stores, term), StillClock(NOW)
-        leader.world = replace(leader.world, clock=clock, worker_lease=timedelta(hours=1))
+        leader.world = changed(leader.world, clock=clock, lease=timedelta(hours=1))
         idle = Idle(leader, clock)
         await idle.injected()
         await idle.answer()
@@ -82,16 +82,16 @@ async def test_an_idle_barrier_takes_two_looks_and_few_statements(idle: Idle) ->
 
 
 async def test_an_idle_epoch_does_not_change_the_estimate_for_those_with_scans(idle: Idle) -> None:
-    estimated = idle.leader.world.overhead.seconds
+    estimated = idle.leader.world.leading.overhead.seconds
     await idle.injected()
     await idle.answer()
     await idle.look()
-    assert idle.leader.world.overhead.seconds == estimated
+    assert idle.leader.world.leading.overhead.seconds == estimated
     await idle.leader.queue(Pause())
     await idle.injected()
     await idle.answer()
     await idle.look()
-    assert idle.leader.world.overhead.seconds != estimated
+    assert idle.leader.world.leading.overhead.seconds != estimated
 
 
 async def test_a_command_that_came_meanwhile_is_looked_for_at_once(idle: Idle) -> None:
@@ -113,7 +113,7 @@ async def test_what_was_committed_and_not_published_is_published_by_the_next_loo
         raise ConnectionError
 
     with monkeypatch.context() as broken:
-        broken.setattr(idle.leader.world.tables, "publish", away)
+        broken.setattr(idle.leader.world.state_store.tables, "publish", away)
         with pytest.raises(ConnectionError):
             await idle.look()
     assert await idle.look() == [Publish(epoch)]
@@ -122,7 +122,7 @@ async def test_what_was_committed_and_not_published_is_published_by_the_next_loo
 async def test_pages_of_barriers_are_read_one_at_a_time(idle: Idle) -> None:
     """I13: forty readers of a thousand barriers each kept the event loop for ten seconds."""
     world = idle.leader.world
-    async with world.barrier_pages.turn():
+    async with world.calls.barrier_pages.turn():
         pages = {asyncio.create_task(history.barriers(world, limit=1000, before=None)) for _ in range(3)}
         _, waiting = await asyncio.wait(pages, timeout=0.3)
         assert waiting == pages
@@ -133,7 +133,7 @@ async def test_pages_of_barriers_are_read_one_at_a_time(idle: Idle) -> None:
 async def test_traces_cost_an_idle_barrier_two_statements_and_send_nothing(idle: Idle) -> None:
     sent: list[Span] = []
     traces = Traces("here", 0, sent.extend, lambda: "id")
-    idle.leader.world = replace(idle.leader.world, traces=traces)
+    idle.leader.world = changed(idle.leader.world, traces=traces)
     await idle.injected()
     await idle.answer()
     before = len(idle.statements)
@@ -144,7 +144,7 @@ async def test_traces_cost_an_idle_barrier_two_statements_and_send_nothing(idle:
 
 async def test_a_slow_epoch_is_traced_with_the_context_that_its_barrier_had(idle: Idle) -> None:
     sent: list[Span] = []
-    idle.leader.world = replace(idle.leader.world, traces=Traces("here", 0, sent.extend, lambda: "id"))
+    idle.leader.world = changed(idle.leader.world, traces=Traces("here", 0, sent.extend, lambda: "id"))
     await idle.injected()
     async with idle.leader.stores.begin() as tx:
         barrier = await tx.barriers.for_worker(WORKER)
@@ -162,7 +162,7 @@ async def test_a_slow_epoch_is_traced_with_the_context_that_its_barrier_had(idle
 
 async def test_an_epoch_that_is_abandoned_is_traced(idle: Idle) -> None:
     sent: list[Span] = []
-    idle.leader.world = replace(idle.leader.world, traces=Traces("here", 0, sent.extend, lambda: "id"))
+    idle.leader.world = changed(idle.leader.world, traces=Traces("here", 0, sent.extend, lambda: "id"))
     await idle.injected()
     async with idle.leader.stores.begin() as tx:
         await tx.graphs.ask_recovery(DATABASE_GRAPH, "a secret reason")

@@ -17,6 +17,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId
 from service.protocol.stage import Engine
 from service.serving.logical_views import PostgresViews
 from tests.support.both_stores import BothStores
+from tests.support.http import changed
 from tests.support.meta_store import A_TEST, NOW, add_creating, new_table, new_view
 from tests.support.state_store import Store
 
@@ -311,7 +312,7 @@ async def test_a_view_that_was_begun_is_taken_up_or_dropped(here: Here, after: b
     """I3, I9."""
     world = here.world
     for end in ("create", "drop"):
-        here.world = replace(world, views=Dying(here.store, after=after))
+        here.world = changed(world, views=Dying(here.store, after=after))
         await refused(here, VIEW, Unavailable, "away")
         here.world = world
         await refused(here, "SELECT * FROM v", Conflict, 'view "v" cannot be read: it is still being created')
@@ -338,9 +339,9 @@ async def test_a_name_that_a_user_has_taken_in_the_database_is_refused(here: Her
 async def test_what_postgres_says_it_reads_counts(here: Here) -> None:
     """The names told from its text are compared with what Postgres has bound."""
     with pytest.raises(Invalid, match="could not be told from its text: t"):
-        await here.world.views.create(RelationId(77), "v", "SELECT id FROM t", reads=())
+        await here.world.state_store.views.create(RelationId(77), "v", "SELECT id FROM t", reads=())
     with pytest.raises(Invalid, match="could not be told from its text: nothing"):
-        await here.world.views.create(RelationId(77), "v", "SELECT 1 AS a", reads=("t",))
+        await here.world.state_store.views.create(RelationId(77), "v", "SELECT 1 AS a", reads=("t",))
     assert await here.in_public() == {"t"}
 
 

@@ -3,7 +3,7 @@ it does end is what a foreground CREATE has just asked for, and not what another
 """
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import psycopg
@@ -22,7 +22,7 @@ from service.ports.audit import itself
 from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.mutation import Add, Resume
-from tests.support.http import StillClock, UnheardSignals
+from tests.support.http import StillClock, UnheardSignals, changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import A_TEST
 
@@ -91,7 +91,7 @@ async def recovered(
 ) -> tuple[Outcome, Stepping]:
     clock = StillClock()
     signals = Stepping(leader, clock, goes_on)
-    world = replace(leader.world, clock=clock, signals=signals, worker_lease=lease)
+    world = changed(leader.world, clock=clock, signals=signals, lease=lease)
     return await dispatch.run(world, "RECOVER", session={}, asked_by=A_TEST), signals
 
 
@@ -119,7 +119,7 @@ async def test_who_has_asked_for_a_job_hears_of_the_recovery_that_cancels_it(lea
     (job,), _ = await leader.add_views(1, named="m")
     await leader.barrier()
     clock = StillClock()
-    world = replace(leader.world, clock=clock, signals=Stepping(leader, clock, goes_on=3))
+    world = changed(leader.world, clock=clock, signals=Stepping(leader, clock, goes_on=3))
     with pytest.raises(UnderRecovery, match="adhoc recovery"):
         await lifecycle.created(world, job)
     assert await leader.state_of(job) == "Cancelling"
@@ -129,7 +129,7 @@ async def test_who_has_found_a_job_waits_over_a_recovery(leader: Leader) -> None
     (job,), _ = await leader.add_views(1, named="m")
     await leader.barrier()
     clock = StillClock()
-    world = replace(leader.world, clock=clock, signals=Stepping(leader, clock, patient=False))
+    world = changed(leader.world, clock=clock, signals=Stepping(leader, clock, patient=False))
     with pytest.raises(TimeoutError):
         await lifecycle.finished(world, job)
     assert await leader.state_of(job) == "Creating"

@@ -111,7 +111,7 @@ async def report(here: Following, *, finished: bool = True) -> None:
     """Have the worker report how the external table is now, and that its history is read."""
     plan = await plan_of(here)
     at, cdc = here.external.address, plan.cdc
-    _, published = await here.world.replication.publish(at, cdc.source.publication, "public", "orders")
+    _, published = await here.world.external.replication.publish(at, cdc.source.publication, "public", "orders")
     (actor,) = plan.actors
     read = ActorReport(
         actor=actor.id,

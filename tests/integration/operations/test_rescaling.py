@@ -168,7 +168,7 @@ async def test_new_actors_that_have_lost_rows_fail_the_epoch(leader: Leader) -> 
     assert barrier is not None
     await worker_calls.answer(leader.world, collected(barrier.curr, report(new, scan.id, 51)))
     async with leader.stores.begin() as tx:
-        found = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=leader.world.worker_lease)
+        found = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=leader.world.workers.lease)
     assert found.in_flight is not None
     assert found.in_flight.failure is not None
     assert found.in_flight.failure.error == f"actor {new} of fragment {scan.id} reports 51 rows after 52"

@@ -1,7 +1,6 @@
 """The DML that barriers carry: bounded in bytes, and never the same set for ever (C4, C8)."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -14,7 +13,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.dml import InsertValues, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, JobId, StatementId
 from service.protocol.report import DmlReport, Failed
-from tests.support.http import StillClock
+from tests.support.http import StillClock, changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import NOW, WORKER, add_created, collected, new_table, new_view, relation
 
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.postgres
 async def leader(database_url: str) -> AsyncGenerator[Leader]:
     async with leading(database_url) as made:
         # The clock is moved by hand, and the worker says nothing meanwhile.
-        made.world = replace(made.world, worker_lease=timedelta(days=1))
+        made.world = changed(made.world, lease=timedelta(days=1))
         yield made
 
 

@@ -37,7 +37,7 @@ from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
 from service.protocol.plan import FragmentPlan, PositionState, ScanType, TableScanPlan, VnodePosition
 from service.protocol.report import ActorReport, Collected, RelationReport
 from service.protocol.vnodes import vnodes_of
-from tests.support.http import StillClock
+from tests.support.http import StillClock, changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import A_TEST, NOW, WORKER, add_created, new_table, new_view, registration
 
@@ -168,7 +168,7 @@ async def life(database_url: str, request: pytest.FixtureRequest) -> AsyncGenera
     rows = getattr(request, "param", 10)
     tables = Tables()
     async with leading(database_url) as leader:
-        leader.world = replace(leader.world, tables=tables, fences=tables)  # pyright: ignore[reportArgumentType]
+        leader.world = changed(leader.world, tables=tables, fences=tables)  # pyright: ignore[reportArgumentType]
         async with leader.stores.begin() as tx:
             table = await add_created(tx, new_table("t"))
         await _counted(leader, table.relation, rows)

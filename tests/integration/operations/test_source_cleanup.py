@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from service.ports.sources import Address
 from service.protocol.cdc import Lsn, Published
 from service.sources.replication import PostgresReplication
 from tests.support.external import PASSWORD, External, Following, external_database, following
+from tests.support.http import changed
 from tests.support.meta_store import A_TEST
 
 pytestmark = pytest.mark.postgres
@@ -95,7 +96,7 @@ def faulty() -> Faulty:
 async def here(database_url: str, external: External, faulty: Faulty) -> AsyncGenerator[Following]:
     async with following(database_url, external) as one:
         ports: dict[str, Any] = {"replication": faulty}
-        one.leader.world = one.world = replace(one.world, **ports)
+        one.leader.world = one.world = changed(one.world, **ports)
         yield one
 
 
@@ -189,8 +190,8 @@ async def test_what_a_service_died_over_is_cleaned_up_after_a_while(here: Follow
     async with here.world.stores.begin() as tx:
         new = NewSource("pg", "", options, Password(value=PASSWORD), None, None, owns_publication=True)
         source = await tx.sources.add(new, now=now, abandoned_at=now + ABANDONED)
-    await here.world.replication.create_publication(external.address, source.publication)
-    await here.world.replication.create_slot(external.address, source.slot)
+    await here.world.external.replication.create_publication(external.address, source.publication)
+    await here.world.external.replication.create_slot(external.address, source.slot)
     with pytest.raises(Conflict, match="still being created"):
         await here.run(external.create_source())
     assert await cleaned(here) == 0

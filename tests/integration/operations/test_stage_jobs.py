@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from service.protocol.table_format import Capabilities
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
 from tests.support.both_stores import BothStores
+from tests.support.http import changed
 from tests.support.meta_store import A_TEST
 
 pytestmark = pytest.mark.postgres
@@ -177,7 +177,7 @@ async def test_what_stages_cannot_be_is_refused(here: Here) -> None:
         await here.run(JOINED, stage_engine="spark", **ARRANGEMENT)
     with pytest.raises(Invalid, match="create a materialized view, then a sink FROM it"):
         await here.run("create sink s as select count(*) from orders with (connector = 'blackhole')")
-    world = replace(here.world, table_format=Capabilities())
+    world = changed(here.world, table_format=Capabilities())
     divided = JOINED.replace("c.region", "o.amount / 3 as third")
     with pytest.raises(Invalid, match="the state store cannot compute what Spark cannot: "):
         await dispatch.run(world, divided, session={}, asked_by=A_TEST)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
@@ -15,7 +15,7 @@ from service.ports.requests import REQUEST_TRIES_MAX
 from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, WorkerId
 from service.protocol.request import Verified, Verify
-from tests.support.http import StillClock, UnheardSignals
+from tests.support.http import StillClock, UnheardSignals, changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import A_TEST, NOW, WORKER, at, registration, report, scan_of
 
@@ -61,7 +61,7 @@ async def test_positions_belong_to_what_is_committed_and_not_to_what_is_publishe
     barrier = await leader.injected(report(scan.actors[0].id, scan.id, 1, at(0, "7", rows=1)))
     assert isinstance(await leader.look(), Commit)
     worker = Answering(leader)
-    assert (await verify(replace(leader.world, signals=worker, pins=worker), job, asked_by=A_TEST)).equal
+    assert (await verify(changed(leader.world, signals=worker, pins=worker), job, asked_by=A_TEST)).equal
     assert isinstance(await leader.look(), Publish), "it was not published yet"
     (question,) = worker.asked
     assert (question.epoch, question.relation_epoch) == (barrier.curr, barrier.curr)
@@ -78,8 +78,8 @@ class Vanishing(Answering):
         del timeout_seconds, topic, since
         clock = self.leader.world.clock
         assert isinstance(clock, StillClock)
-        clock.wall += self.leader.world.worker_lease
-        clock.seconds += self.leader.world.worker_lease.total_seconds()
+        clock.wall += self.leader.world.workers.lease
+        clock.seconds += self.leader.world.workers.lease.total_seconds()
         worker = WorkerId(f"{WORKER}-{self.taken}")
         async with self.leader.stores.begin() as tx:
             await tx.workers.register(registration(worker), now=clock.wall)
@@ -92,5 +92,5 @@ async def test_a_verification_with_which_workers_go_silent_is_answered(leader: L
     await leader.barrier()
     workers = Vanishing(leader)
     with pytest.raises(Unavailable, match="went silent"):
-        await verify(replace(leader.world, signals=workers, pins=workers), job, asked_by=A_TEST)
+        await verify(changed(leader.world, signals=workers, pins=workers), job, asked_by=A_TEST)
     assert workers.taken == REQUEST_TRIES_MAX

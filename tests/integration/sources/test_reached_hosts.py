@@ -136,7 +136,7 @@ async def test_s11_a_check_fails_after_one_and_the_same_time(other: Listening) -
     took: list[float] = []
     for port in (other.port, free_port()):
         clock = StillClock()
-        world = world_of(Absent(), servers=SERVERS, external=TABLES, clock=clock)  # pyright: ignore[reportArgumentType] - not asked
+        world = world_of(Absent(), servers=SERVERS, catalog=TABLES, clock=clock)  # pyright: ignore[reportArgumentType] - not asked
         world.signals.clock = clock  # pyright: ignore[reportAttributeAccessIssue] - PatientSignals
         options = {"connector": "postgres-cdc", "hostname": "127.0.0.2", "port": str(port)}
         items = await checks.check(world, {**options, "username": "u", "database.name": "d"}, "p", [])

@@ -36,7 +36,7 @@ async def shown(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[bytes]:
 
     monkeypatch.setattr(read_logins, "_password", password)
     broken = BrokenStores(AssertionError("reached"))
-    async with doors(broken, read_place=PLACE, read_logins=Logins()) as http:
+    async with doors(broken, place=PLACE, read_logins=Logins()) as http:
         yield (await http.get("/v1/read-login?password=true")).content
 
 
@@ -81,7 +81,7 @@ def test_u6_without_psql_the_connection_string_is_printed(url: str, tmp_path: Pa
 
 async def test_u6_the_password_is_shown_only_when_it_is_asked_for() -> None:
     logins = Logins()
-    async with doors(BrokenStores(AssertionError("reached")), read_place=PLACE, read_logins=logins) as http:
+    async with doors(BrokenStores(AssertionError("reached")), place=PLACE, read_logins=logins) as http:
         answer = await http.get("/v1/read-login")
         assert (answer.json()["password"], logins.passwords) == (None, {})
         assert answer.json()["dsn"] == "postgresql://tidefill_read_root@127.0.0.1:35011/tide%2Ffill"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from typing_extensions import override
@@ -21,7 +21,7 @@ from service.protocol.ids import JobId, RelationId, Term
 from service.protocol.stage import LookupIndex
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeLookups, FakeTables, StateStore
-from tests.support.http import world_of
+from tests.support.http import changed, world_of
 from tests.support.meta_stages import new_stages
 from tests.support.meta_store import LEASE, NOW, add_created, new_table
 
@@ -112,7 +112,7 @@ class Here:
 async def here() -> Here:
     stores, store = FakeStores(lambda: NOW), StateStore()
     tables, lookups = FakeTables(store), Slow(store)
-    world = replace(world_of(stores), tables=tables, fences=FakeFences(store), lookups=lookups)
+    world = changed(world_of(stores), tables=tables, fences=FakeFences(store), lookups=lookups)
     async with stores.begin() as tx:
         made = [await add_created(tx, new_table(name)) for name in "ab"]
         read = [one.relation for one in made]

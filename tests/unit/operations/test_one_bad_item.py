@@ -1,7 +1,7 @@
 """One job, relation or command that goes wrong holds up no other (I13)."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
-from tests.support.http import StillClock, world_of
+from tests.support.http import StillClock, changed, world_of
 from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view, running, table_and_view
 
 
@@ -77,7 +77,7 @@ async def here() -> Here:
     return Here(
         stores,
         tables,
-        replace(world_of(stores), tables=tables, fences=fences, clock=clock),
+        changed(world_of(stores), tables=tables, fences=fences, clock=clock),
         clock,
         term,
     )
@@ -170,7 +170,7 @@ class Staged:
 async def test_a_staging_table_in_use_stays_and_the_others_are_dropped(here: Here) -> None:
     """I13."""
     staged = Staged([StatementId(number) for number in (1, 2, 3)], {StatementId(1)})
-    here.world = replace(here.world, staging=cast("Any", staged))
+    here.world = changed(here.world, staging=cast("Any", staged))
     assert await maintenance.unstage(here.world, term=here.term) == 2
     assert staged.tables == [StatementId(1)]
 
@@ -184,7 +184,7 @@ async def test_a_chore_that_fails_stops_no_other(here: Here) -> None:
             raise Unavailable("a table is locked")
 
     here.tables.passing = fails
-    here.world = replace(here.world, staging=cast("Any", staged))
+    here.world = changed(here.world, staging=cast("Any", staged))
     with pytest.raises(Unavailable, match="locked"):
         await maintenance.tidy(here.world, term=here.term)
     assert staged.tables == []

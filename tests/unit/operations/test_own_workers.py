@@ -32,7 +32,7 @@ from service.protocol.mutation import Stop
 from service.protocol.plan import ScanType
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
-from tests.support.http import StillClock, UnheardSignals, world_of
+from tests.support.http import StillClock, UnheardSignals, changed, world_of
 from tests.support.meta_store import LEASE, NOW, WORKER, add_created, new_table, new_view, registration, running
 
 OWN = WorkerId("own")
@@ -125,13 +125,13 @@ class Cluster:
 async def cluster() -> Cluster:
     clock = StillClock()
     stores, tables = FakeStores(clock.now), FakeTables(StateStore())
-    world = world_of(stores, tables=tables, fences=FakeFences(tables.store), clock=clock, own_workers=True)
+    world = world_of(stores, tables=tables, fences=FakeFences(tables.store), clock=clock, startable=True)
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         first, second = [await tx.jobs.add(serverless(name, table.relation), now=NOW) for name in "ab"]
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None
-    await world.fences.claim(term)
+    await world.state_store.fences.claim(term)
     await running(stores)
     return Cluster(stores, world, clock, term, first.id, second.id)
 
@@ -207,7 +207,7 @@ async def test_the_job_says_why_it_waits_when_its_worker_cannot_be_started(clust
         ].until == NOW + timedelta(seconds=4)
         (*_, event) = await tx.events.since(0, limit=1000)
     assert (event.kind, event.facts["graph"], event.facts["failures"]) == ("worker.lost", graph, 2)
-    cluster.world = replace(cluster.world, own_workers=False)
+    cluster.world = changed(cluster.world, startable=False)
     assert "TIDEFILL_LAUNCHER" in await cluster.why()
 
 
@@ -250,7 +250,7 @@ async def test_one_that_hangs_is_given_up_and_the_database_graph_never_notices(c
     graph = await cluster.start()
     await cluster.register(OWN, graph)
     await cluster.injected(graph)
-    await cluster.later(cluster.world.barrier_deadline.total_seconds())
+    await cluster.later(cluster.world.workers.barrier_deadline.total_seconds())
     assert isinstance(await cluster.step(graph), Abandon)
     assert (await cluster.alive(graph), await cluster.alive(DATABASE_GRAPH)) == (set(), {WORKER})
     await cluster.look()
@@ -266,7 +266,7 @@ async def test_a_worker_that_all_share_is_not_given_up_for_one_of_them(cluster: 
     tables.jobs.put(cluster.a, replace(row := tables.jobs[cluster.a], job=replace(row.job, serverless=False)))
     graph = await cluster.start()
     await cluster.injected(graph)
-    await cluster.later(cluster.world.barrier_deadline.total_seconds())
+    await cluster.later(cluster.world.workers.barrier_deadline.total_seconds())
     assert isinstance(await cluster.step(graph), Abandon)
     assert await cluster.alive(graph) == await cluster.alive(DATABASE_GRAPH) == {WORKER}
 
@@ -322,7 +322,7 @@ async def test_a_cancel_is_answered_when_its_worker_has_ended(cluster: Cluster) 
     await cluster.register(OWN, graph)
     await cluster.injected(graph)
     driven = Driven(cluster, graph)
-    world = replace(cluster.world, signals=driven)
+    world = changed(cluster.world, signals=driven)
     assert await lifecycle.cancel(world, [cluster.a], asked_by=itself("a user")) == [cluster.a]
     assert driven.waits_left == 0
     async with cluster.stores.begin() as tx:
@@ -333,11 +333,11 @@ async def test_a_cancel_is_answered_when_its_worker_has_ended(cluster: Cluster) 
 
 async def test_c7_a_worker_that_a_frozen_service_did_not_hear_is_not_given_up(cluster: Cluster) -> None:
     """Neither the launcher nor the graph's loop takes a worker for lost that this process could not have heard."""
-    lease = cluster.world.worker_lease.total_seconds()
-    cluster.world.attention.awake(0.0)
+    lease = cluster.world.workers.lease.total_seconds()
+    cluster.world.workers.attention.awake(0.0)
     cluster.clock.seconds += 2 * lease
     cluster.clock.wall += timedelta(seconds=2 * lease)
-    cluster.world.attention.awake(cluster.clock.seconds)
+    cluster.world.workers.attention.awake(cluster.clock.seconds)
     await cluster.look()
     assert list(cluster.machine.given_up) == []
     assert not isinstance(await cluster.step(DATABASE_GRAPH), Abandon)
@@ -345,7 +345,7 @@ async def test_c7_a_worker_that_a_frozen_service_did_not_hear_is_not_given_up(cl
     for _ in range(int(lease) * 2 + 1):
         cluster.clock.seconds += 0.5
         cluster.clock.wall += timedelta(seconds=0.5)
-        cluster.world.attention.awake(cluster.clock.seconds)
+        cluster.world.workers.attention.awake(cluster.clock.seconds)
     await cluster.look()
     assert list(cluster.machine.given_up) == [WORKER]
     assert isinstance(await cluster.step(DATABASE_GRAPH), Abandon)

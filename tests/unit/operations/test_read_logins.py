@@ -16,7 +16,7 @@ from service.ports.audit import Asker
 from service.ports.read_logins import ReadLogin, ReadPlace
 from service.ports.tokens import ApiToken, TokenId
 from tests.support.fake_meta_store import FakeStores
-from tests.support.http import StillClock, world_of
+from tests.support.http import StillClock, changed, world_of
 from tests.support.meta_store import LEASE, NOW
 
 SEVEN = TokenId(7)
@@ -59,9 +59,7 @@ async def test_n1_a_login_that_wrote_is_closed_for_some_time() -> None:
     ended = [Ended(1, "tidefill_read_t7", "it wrote", wrote=True), Ended(2, "tidefill_read_t8", "idle")]
     sessions = SimpleNamespace(end_overdue=AsyncMock(return_value=ended))
     place = ReadPlace("h", 1, "d", "key")
-    world = replace(
-        world_of(stores, clock=clock), read_logins=cast("Any", logins), read_sessions=sessions, read_place=place
-    )
+    world = changed(world_of(stores, clock=clock), read_logins=cast("Any", logins), sessions=sessions, place=place)
     async with stores.begin() as tx:
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None

@@ -13,7 +13,7 @@ from service.protocol.mutation import Throttle
 from service.protocol.plan import ScanType
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
-from tests.support.http import world_of
+from tests.support.http import changed, world_of
 from tests.support.meta_store import LEASE, NOW, WORKER, add_created, new_table, new_view, running, scan_of
 
 
@@ -22,7 +22,7 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
     is by then.
     """
     stores, tables = FakeStores(lambda: NOW), FakeTables(StateStore())
-    world = replace(world_of(stores), tables=tables, fences=FakeFences(tables.store))
+    world = changed(world_of(stores), tables=tables, fences=FakeFences(tables.store))
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         new = new_view("m", table.relation)
@@ -30,7 +30,7 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
         job = await tx.jobs.add(replace(new, fragments=scans), now=NOW)
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None
-    await world.fences.claim(term)
+    await world.state_store.fences.claim(term)
     scan = await scan_of(stores, job.id)
     asked = await limits.throttle_job(world, job.id, 7, asked_by=itself("a user"))
     assert await queue.start_jobs(world, term=term) == 1

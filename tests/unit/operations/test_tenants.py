@@ -1,6 +1,6 @@
 """A flood of one tenant delays another one's job by one job, and a quota ends the flood."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -14,7 +14,7 @@ from service.ports.audit import Asker
 from service.protocol.ids import JobId, RelationId, Term
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
-from tests.support.http import StillClock, world_of
+from tests.support.http import StillClock, changed, world_of
 from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view
 
 A, B, ROOT = Asker("token 1 (a)", Role.OPERATOR), Asker("token 2 (b)", Role.OPERATOR), Asker("root", Role.ADMIN)
@@ -62,12 +62,12 @@ class Here:
 @pytest.fixture
 async def here() -> Here:
     stores, tables, clock = FakeStores(lambda: NOW), FakeTables(StateStore()), StillClock()
-    world = replace(world_of(stores, clock=clock), tables=tables, fences=FakeFences(tables.store))
+    world = changed(world_of(stores, clock=clock), tables=tables, fences=FakeFences(tables.store))
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None
-    await world.fences.claim(term)
+    await world.state_store.fences.claim(term)
     return Here(world, clock, term, table.relation)
 
 

@@ -1,7 +1,6 @@
 """What is said of a statement that needs a worker where none is alive (H4)."""
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,7 +10,7 @@ from service.operations.statements import dispatch
 from service.operations.verify import worker_rpc
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakePins, StateStore
-from tests.support.http import StillClock, world_of
+from tests.support.http import StillClock, changed, world_of
 from tests.support.meta_store import A_TEST, add_created, new_table, stores_on, table_and_view
 
 
@@ -23,7 +22,7 @@ async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once(
     async with stores_on(database_url) as (stores, _):
         _, view = await table_and_view(stores)
         pins = FakePins(StateStore())
-        alone, launching = world_of(stores, pins=pins), world_of(stores, pins=pins, own_workers=True)
+        alone, launching = world_of(stores, pins=pins), world_of(stores, pins=pins, startable=True)
         with pytest.raises(Unavailable, match="no worker is alive, and this service starts none"):
             await worker_rpc.verify(alone, view.id, asked_by=A_TEST)
         assert alone.clock.monotonic() == 0
@@ -53,8 +52,8 @@ async def test_a_resource_group_is_a_profile_of_the_worker_of_one_job() -> None:
     async def listed() -> Collection[str]:
         return {"serverless", "big"}
 
-    processes = world_of(stores, own_workers=True)
-    pods = replace(processes, profiles=listed)
+    processes = world_of(stores, startable=True)
+    pods = changed(processes, profiles=listed)
     with pytest.raises(Invalid, match="SET enable_serverless_backfill = true, or leave the option out"):
         await dispatch.run(pods, shared, session={}, asked_by=A_TEST)
     with pytest.raises(Invalid, match="this service starts workers as processes"):
