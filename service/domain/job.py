@@ -178,6 +178,11 @@ class Job:
         return f"{PERMITS} or serverless_workers_max" if self.serverless else PERMITS
 
     @property
+    def in_partial_graph(self) -> bool:
+        """Whether the job has a graph of its own."""
+        return self.graph != DATABASE_GRAPH
+
+    @property
     def takes_permit(self) -> bool:
         """Whether the job holds one of the permits of `max_concurrent_creating_streaming_jobs` during its creation."""
         return self.kind is not RelationKind.TABLE

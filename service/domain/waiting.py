@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from service.domain.backoff import GRAPHS
-from service.domain.barrier import GraphStatus, GraphView, Pace
-from service.domain.decoupled import OwnWorker
+from service.domain.graph import GraphStatus, GraphView, OwnWorker, Pace
 from service.domain.job import Job, JobState, queued_at
 from service.domain.launching import Launch
 from service.domain.progress import ScanProgress, follows_unread, held_outside
@@ -105,8 +104,7 @@ def _of_graph(job: Job, around: Around, now: datetime) -> Waiting | None:
         return Waiting(Reason.RECOVERY, text, graph.recovering_since)
     lost = graph.status is GraphStatus.RUNNING and graph.worker not in graph.alive
     if not graph.alive or lost:
-        own = None if graph.decoupled is None else graph.decoupled.own_worker
-        return _without_worker(own, graph.recovering_since or job.state_since, around)
+        return _without_worker(graph.policy.own_worker, graph.recovering_since or job.state_since, around)
     if graph.status is GraphStatus.WAITING:
         since = graph.recovering_since
         due = None if since is None else since + GRAPHS.after(graph.attempts)
@@ -139,8 +137,8 @@ def _without_worker(own: OwnWorker | None, since: datetime | None, around: Aroun
 def _overdue(around: Around, now: datetime) -> Waiting | None:
     """Return the reason for a barrier that is overdue: not collected, or not made."""
     graph, since = around.graph, around.graph.last_injected_at
-    if graph.decoupled is not None and graph.decoupled.unindexed:
-        if (failed := graph.decoupled.index_failed) is not None and now < failed.due:
+    if graph.policy.unindexed:
+        if (failed := graph.policy.index_failed) is not None and now < failed.due:
             text = f"the index of its table could not be built: {failed.error}"
             return Waiting(Reason.INDEX, text, since, failed.due)
         return Waiting(Reason.INDEX, "the index of its table is being built", since)
@@ -167,7 +165,7 @@ def _of_job(job: Job, scans: Sequence[ScanProgress], around: Around) -> Waiting 
     left = [scan for scan in scans if not scan.finished]
     if scans and all(scan.at is None for scan in scans):
         return Waiting(Reason.FIRST_BARRIER, "its first barrier has yet to be collected", job.state_since)
-    if not left and around.graph.decoupled is None:
+    if not left and around.graph.policy.shared:
         return None
     if held := held_outside(left):
         return Waiting(Reason.SOURCE, held, None)

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from service.domain.backoff import SetAside
-from service.domain.barrier import Chore, Effect, Inject, Publish, Retire, Wait
+from service.domain.barrier import Chore
 from service.domain.errors import Deposed, NotFound
+from service.domain.graph import Effect, Inject, Publish, Retire, Wait
 from service.domain.leadership import Leadership, attempt_every
 from service.loops.periodic import Pauses, run_periodically
 from service.operations import idempotency

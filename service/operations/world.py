@@ -11,10 +11,10 @@ from datetime import timedelta
 from service.domain.attention import Attention
 from service.domain.awaited import Awaited
 from service.domain.backlog import Backlog
-from service.domain.barrier import Pace
 from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.exhaustion import Suspects
+from service.domain.graph import Pace
 from service.domain.loads import LoadPace
 from service.domain.overhead import Overhead
 from service.domain.parameters import SystemParameters

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from service.domain.barrier import Line
 from service.domain.fair_queue import Queued, Share
+from service.domain.graph import Line
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.records import Json, NewJob, Receded

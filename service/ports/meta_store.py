@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from service.domain.barrier import GraphStatus, GraphView
+from service.domain.graph import GraphStatus, GraphView
 from service.meta_store.audit import Audit
 from service.meta_store.barriers.requests import Requests
 from service.meta_store.catalog.logical_views import LogicalViews

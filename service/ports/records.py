@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from service.domain.barrier import GraphStatus
+from service.domain.graph import GraphStatus
 from service.domain.job import JobState
 from service.domain.order import Order
 from service.domain.parallelism import Parallelism

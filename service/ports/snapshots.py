@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.domain.decoupled import FailedIndex
+from service.domain.graph import FailedIndex
 from service.protocol.ids import Epoch, GraphId, JobId
 
 

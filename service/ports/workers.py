@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from service.domain.decoupled import OwnWorker
+from service.domain.graph import OwnWorker
 from service.domain.launching import OwnJob
 from service.ports.records import WorkerRecord
 from service.protocol.api import Registration

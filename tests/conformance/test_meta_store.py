@@ -7,8 +7,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from service.domain.barrier import GraphStatus, InFlight
 from service.domain.errors import Deposed, NotFound, Stale, Unavailable
+from service.domain.graph import GraphStatus, InFlight
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
 from service.ports.meta_store import Stores

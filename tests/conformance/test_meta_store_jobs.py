@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from service.domain.barrier import Line
 from service.domain.errors import Conflict, NotFound
+from service.domain.graph import Line
 from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.limits import Held

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from service.domain.barrier import GraphStatus
 from service.domain.errors import Stale
+from service.domain.graph import GraphStatus
 from service.domain.launching import End, Hold, Launch
 from service.ports.meta_store import Stores
 from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId

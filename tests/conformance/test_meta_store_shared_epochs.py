@@ -1,7 +1,7 @@
 """Which waiting statements a barrier gets, and what an epoch that did not finish them leaves (C4, C8, S7)."""
 
-from service.domain.barrier import GraphStatus
 from service.domain.dml import SINGLY
+from service.domain.graph import GraphStatus
 from service.ports.meta_store import Stores
 from service.protocol.dml import Delete, Statement, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, StatementId

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.barrier import GraphStatus
-from service.domain.decoupled import FailedIndex, OwnWorker
 from service.domain.errors import NotFound, Stale
+from service.domain.graph import FailedIndex, GraphStatus, OwnWorker
 from service.domain.job import Job, JobEvent
 from service.domain.launching import OwnJob
 from service.ports.meta_store import Stores
@@ -146,9 +145,8 @@ async def test_how_starting_it_goes_is_remembered_with_its_graph(stores: Stores)
         failed = OwnWorker(3, "exit\0code 3", NOW)
         for _ in range(2):
             for graph in (own.graph, shared.graph):
-                decoupled = (await tx.graphs.view(graph, now=NOW, lease=LEASE)).decoupled
-                assert decoupled is not None
-                seen.append(decoupled.own_worker)
+                policy = (await tx.graphs.view(graph, now=NOW, lease=LEASE)).policy
+                seen.append(policy.own_worker)
             await tx.workers.start_failed(own.graph, failed)
     assert seen == [OwnWorker(), None, replace(failed, error="exit\N{REPLACEMENT CHARACTER}code 3"), None]
 
@@ -159,9 +157,8 @@ async def test_why_an_index_could_not_be_built_is_remembered_with_its_graph(stor
     seen: list[FailedIndex | None] = []
     async with stores.begin() as tx:
         for _ in range(2):
-            decoupled = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).decoupled
-            assert decoupled is not None
-            seen.append(decoupled.index_failed)
+            policy = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).policy
+            seen.append(policy.index_failed)
             await tx.snapshots.index_failed(begun.graph, failed)
     assert seen == [None, replace(failed, error="no\N{REPLACEMENT CHARACTER}space")]
 
@@ -180,7 +177,7 @@ async def test_several_graphs_are_seen_at_once_as_each_is_alone(stores: Stores) 
             assert states[graph] == await tx.graphs.state(graph)
     assert (views[begun.graph].commands_waiting, views[DATABASE_GRAPH].commands_waiting) == (True, False)
     assert (states[begun.graph].paused, states[DATABASE_GRAPH].paused) == (True, False)
-    assert (views[begun.graph].decoupled is None, views[DATABASE_GRAPH].decoupled is None) == (False, True)
+    assert (views[begun.graph].policy.shared, views[DATABASE_GRAPH].policy.shared) == (False, True)
     assert (views[begun.graph].backfilling, views[DATABASE_GRAPH].backfilling) == (True, False)
 
 
@@ -234,9 +231,8 @@ async def test_a_merge_moves_the_job_and_what_waits_for_it(stores: Stores) -> No
         assert await tx.partial_graphs.all() == [begun.graph]
         assert await tx.snapshots.settled() == {view.relation: 0}
         assert [one.id for one in await tx.commands.waiting(DATABASE_GRAPH)] == [waiting]
-        decoupled = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).decoupled
-        assert decoupled is not None
-        assert decoupled.merged
+        policy = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).policy
+        assert policy.merged
 
 
 async def test_s2_a_created_job_that_stays_gets_a_graph_that_goes_on_from_what_is_committed(stores: Stores) -> None:
@@ -254,8 +250,7 @@ async def test_s2_a_created_job_that_stays_gets_a_graph_that_goes_on_from_what_i
         assert await tx.snapshots.pinned() == 10
         seen = await tx.graphs.view(graph, now=NOW, lease=LEASE)
         assert (seen.status, seen.committed, seen.newest) == (GraphStatus.RECOVERING, 10, 10)
-        assert seen.decoupled is not None
-        assert (seen.decoupled.stays, seen.decoupled.created, seen.decoupled.over) == (True, True, False)
+        assert (seen.policy.stays, seen.policy.created, seen.policy.over) == (True, True, False)
         await tx.partial_graphs.leave()
         assert await tx.partial_graphs.all() == [graph]
 

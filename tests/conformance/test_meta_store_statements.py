@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict
+from service.domain.graph import GraphStatus
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import Claim
 from service.ports.requests import REQUEST_TRIES_MAX

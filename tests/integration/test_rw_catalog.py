@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.domain.adaptive import Adaptation, Move, Signal
-from service.domain.barrier import GraphStatus
+from service.domain.graph import GraphStatus
 from service.domain.job import JobEvent
 from service.domain.parameters import SystemParameters
 from service.domain.progress import fragment_text

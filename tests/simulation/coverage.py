@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from service.domain.barrier import GraphStatus
+from service.domain.graph import GraphStatus
 from service.domain.job import CREATING, Job, JobState
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId
 from service.protocol.mutation import Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update

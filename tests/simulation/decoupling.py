@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from service.domain.barrier import GraphStatus
+from service.domain.graph import GraphStatus
 from service.protocol.epoch import NEVER
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from tests.simulation.kernel import Kernel

@@ -19,8 +19,8 @@ from typing import Any, cast
 import structlog
 
 from service.domain import loads
-from service.domain.barrier import GraphStatus
 from service.domain.errors import MetaError
+from service.domain.graph import GraphStatus
 from service.domain.job import JobState
 from service.loops import schedule
 from service.loops.periodic import Pauses

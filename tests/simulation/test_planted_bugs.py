@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from service.domain.barrier import GraphStatus, GraphView
+from service.domain.graph import GraphStatus, GraphView
 from service.domain.job import Job
 from service.domain.progress import ScanProgress
 from service.operations.barriers import advance, recovery

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from service.domain.barrier import Abandon, Effect, GraphView, Wait
+from service.domain.graph import Abandon, Effect, GraphView, Wait
 from service.domain.job import HOLDS_PERMIT
 from service.operations.barriers import advance, effects, recovery
 from service.operations.jobs import queue
@@ -173,7 +173,7 @@ def test_a_worker_that_is_given_up_for_a_stuck_job_is_found(monkeypatch: pytest.
 
     async def given_up(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
         await abandoned(world, tx, view, effect, now=now)
-        if view.worker is not None and view.decoupled is not None and effect.failure is None:
+        if view.worker is not None and not view.policy.shared and effect.failure is None:
             await tx.workers.give_up(view.worker)
 
     monkeypatch.setattr(advance.recovery, "abandon", given_up)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from service.domain.barrier import Inject
+from service.domain.graph import Inject
 from service.operations.barriers import recovery
 from service.operations.jobs import queue
 from service.operations.sources import upkeep

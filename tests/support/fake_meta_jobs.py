@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from service.domain.barrier import Line
 from service.domain.errors import Conflict, NotFound
 from service.domain.fair_queue import Queued, Share
+from service.domain.graph import Line
 from service.domain.job import CREATING, HOLDS_PERMIT, TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import OrderedScan, awaited, dependents
 from service.domain.parallelism import Parallelism

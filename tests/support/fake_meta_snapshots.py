@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.domain.decoupled import FailedIndex
+from service.domain.graph import FailedIndex
 from service.domain.job import JobState
 from service.ports.limits import Held
 from service.ports.records import Command

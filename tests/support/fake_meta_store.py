@@ -11,9 +11,8 @@ from typing import Any, Final, cast
 from sqlalchemy.engine.result import IteratorResult, Result, SimpleResultMetaData
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.barrier import GraphStatus, GraphView, InFlight, Line
-from service.domain.decoupled import Decoupled, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
+from service.domain.graph import DATABASE_POLICY, GraphPolicy, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.job import JobState, needs_graph
 from service.domain.launching import OwnJob
 from service.meta_store.stores import portless
@@ -136,7 +135,7 @@ class FakeGraphs:
             cleanups_waiting=database and bool(tables.cleanups),
             unsettled=database and self._unsettled(),
             line=await FakeJobQueue(tables).line() if database else Line(),
-            decoupled=None if database else self._decoupled(graph),
+            policy=DATABASE_POLICY if database else self._policy(graph),
             parameters=dict(tables.parameters.items()),
         )
 
@@ -229,14 +228,14 @@ class FakeGraphs:
         own = snapshot is not None and self.tables.jobs[snapshot.job].job.serverless
         return graph if own else DATABASE_GRAPH
 
-    def _decoupled(self, graph: GraphId) -> Decoupled:
+    def _policy(self, graph: GraphId) -> GraphPolicy:
         tables, snapshot = self.tables, self.tables.snapshots[graph]
         own = self._serving(graph) == graph
         open_ = [
             row for row in tables.of_job(snapshot.job) if row.id in tables.scans and not tables.scans[row.id].finished
         ]
         job = tables.jobs[snapshot.job].job
-        return Decoupled(
+        return GraphPolicy(
             relation=job.relation,
             over=not needs_graph(job.state, stays=snapshot.stays, kept=not tables.relations[job.relation].dropped),
             stays=snapshot.stays,

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from service.domain.barrier import GraphStatus
-from service.domain.decoupled import FailedIndex, OwnWorker
 from service.domain.dml import SINGLY
+from service.domain.graph import FailedIndex, GraphStatus, OwnWorker
 from service.domain.job import TERMINAL, Job, JobState
 from service.domain.launching import Launch
 from service.domain.order import Order

@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
-from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack
 from service.domain.errors import Invalid
 from service.domain.fan_out import Statistics
+from service.domain.graph import Abandon, Commit, GraphStatus, Inject, Publish, RollBack
 from service.domain.leadership import LEASE
 from service.meta_store.stores import PostgresStores
 from service.operations.barriers.advance import advance

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncEngine
 from typing_extensions import override
 
-from service.domain.barrier import GraphStatus
+from service.domain.graph import GraphStatus
 from service.domain.job import Job, JobEvent
 from service.domain.order import Order
 from service.domain.placement import blocks

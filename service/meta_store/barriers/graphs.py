@@ -27,10 +27,18 @@ from sqlalchemy import (
     update,
 )
 
-from service.domain.barrier import GraphStatus, GraphView, InFlight, Line
-from service.domain.decoupled import Decoupled, FailedIndex, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.errors import NotFound
+from service.domain.graph import (
+    DATABASE_POLICY,
+    FailedIndex,
+    GraphPolicy,
+    GraphStatus,
+    GraphView,
+    InFlight,
+    Line,
+    OwnWorker,
+)
 from service.domain.job import HOLDS_PERMIT, JobState, needs_graph
 from service.meta_store.documents import Ids, among, list_of, printable, text_of
 from service.meta_store.engine import OnConnection
@@ -351,15 +359,15 @@ def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
         cleanups_waiting=row.cleanups_waiting,
         unsettled=row.unsettled,
         line=line_of(row) if row.id == DATABASE_GRAPH else Line(),
-        decoupled=_decoupled(row),
+        policy=_policy(row),
         parameters=row.parameters or {},
     )
 
 
-def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
+def _policy(row: Row[*tuple[Any, ...]]) -> GraphPolicy:
     if row.id == DATABASE_GRAPH:
-        return None
-    return Decoupled(
+        return DATABASE_POLICY
+    return GraphPolicy(
         relation=RelationId(row.job_relation),
         over=not needs_graph(JobState(row.job_state), stays=row.own_graph is not None, kept=row.job_kept),
         stays=row.own_graph is not None,

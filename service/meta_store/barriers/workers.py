@@ -7,8 +7,8 @@ from typing import Final
 from sqlalchemy import and_, bindparam, delete, exists, func, literal_column, not_, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from service.domain.decoupled import OwnWorker
 from service.domain.errors import Stale
+from service.domain.graph import OwnWorker
 from service.domain.launching import OwnJob
 from service.meta_store.documents import printable
 from service.meta_store.engine import OnConnection

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import and_, delete, func, insert, not_, select, update
 
-from service.domain.barrier import GraphStatus
+from service.domain.graph import GraphStatus
 from service.domain.job import JobState
 from service.meta_store.documents import among
 from service.meta_store.engine import OnConnection

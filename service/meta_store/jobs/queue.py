@@ -9,8 +9,8 @@ from typing import Any, Final
 from sqlalchemy import Row, Text, and_, cast, func, literal, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from service.domain.barrier import Line
 from service.domain.fair_queue import Queued, Share
+from service.domain.graph import Line
 from service.domain.job import HOLDS_PERMIT, Job, JobState
 from service.meta_store.documents import printable
 from service.meta_store.engine import OnConnection

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row, Select, and_, bindparam, func, or_, select, update
 
-from service.domain.decoupled import FailedIndex
+from service.domain.graph import FailedIndex
 from service.domain.job import HOLDS_PERMIT, JobState
 from service.meta_store.documents import among, printable
 from service.meta_store.engine import OnConnection

@@ -11,13 +11,16 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final
 
-from service.domain.barrier import (
+from service.domain.barrier import after_commit, chores, decide
+from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms
+from service.domain.graph import (
     Abandon,
     ApplyStops,
     Attach,
     BuildIndex,
     Commit,
     Effect,
+    GraphPolicy,
     GraphStatus,
     GraphView,
     InFlight,
@@ -27,11 +30,7 @@ from service.domain.barrier import (
     Retire,
     RollBack,
     Wait,
-    after_commit,
-    chores,
-    decide,
 )
-from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms
 from service.domain.job import IN_GRAPH
 from service.domain.loads import epoch_cost
 from service.domain.parameters import SystemParameters
@@ -91,10 +90,10 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
     """
     look = await _advance(world, graph, term=term)
     committed, recorded, barrier = look.effect, look.recorded, look.view.in_flight
-    if not isinstance(committed, Commit) or look.view.decoupled is not None or barrier is None or not recorded.answers:
+    if not isinstance(committed, Commit) or not look.view.policy.shared or barrier is None or not recorded.answers:
         return [look.effect]
     passed = _Passed(barrier.injected_at, None if recorded.idle else recorded.answers[-1].timings_ms)
-    await _publish(world, graph, committed.epoch, recorded, look.pace, passed, term=term)
+    await _publish(world, look.view, committed.epoch, recorded, look.pace, passed, term=term)
     publish = Publish(committed.epoch)
     _notify(world, publish)
     now = world.clock.now()
@@ -113,12 +112,12 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
             # A start chooses a worker.
             view = replace(view, setbacks=world.leading.setbacks.of(graph, now=now))
         parameters = SystemParameters.of(view.parameters)
-        pace = pace_of(world, graph, parameters)
+        pace = pace_of(world, view.policy, parameters)
         effect = decide(view, now=now, pace=pace)
         with bound(**_about(world, view)):
             recorded = await _record(world, tx, view, effect, parameters, now=now)
         spans = await _spans(world, tx, view, effect, recorded, pace)
-    if graph == DATABASE_GRAPH and (due := chores(view, pace)):
+    if due := chores(view, pace):
         world.signals.notify(*due)
     # Metrics are counted only after the transaction has committed.
     _count(world, view, effect, recorded, pace, seconds=world.clock.monotonic() - began)
@@ -153,7 +152,7 @@ async def _carry_out(
     """Perform the part of an effect that lies outside the meta store."""
     match effect:
         case Publish(epoch):
-            await _publish(world, view.graph, epoch, recorded, pace, term=term)
+            await _publish(world, view, epoch, recorded, pace, term=term)
         case RollBack():
             await recovery.roll_back(world, view, term=term)
         case BuildIndex():
@@ -208,11 +207,11 @@ def _count_committed(
     metrics: Metrics, view: GraphView, barrier: InFlight, recorded: Recorded, *, now: datetime
 ) -> None:
     actors = [actor for answer in recorded.reporting for actor in answer.of(ActorReport)]
-    metrics.committed(actors, barriers=len(recorded.answers), replaying=view.decoupled is not None)
-    if view.decoupled is not None and view.decoupled.relation is not None:
+    metrics.committed(actors, barriers=len(recorded.answers), replaying=not view.policy.shared)
+    if view.policy.relation is not None:
         replayed = any(answer.consumed is not None for answer in recorded.answers)
         consuming: Consuming = "consuming_log_store" if replayed else "consuming_snapshot"
-        metrics.consumed(view.decoupled.relation, consuming, seconds=(now - barrier.injected_at).total_seconds())
+        metrics.consumed(view.policy.relation, consuming, seconds=(now - barrier.injected_at).total_seconds())
     elif view.recovering_since is not None and barrier.kind is not BarrierKind.INITIAL:
         metrics.recovered(seconds=(now - view.recovering_since).total_seconds())
 
@@ -247,7 +246,7 @@ async def _inject(
     waiting = await tx.commands.waiting(view.graph) if view.commands_open or starting else ()
     kind, (statements, limits) = effect.kind, _NO_STATEMENTS
     if starting:
-        await rescaling.fit(tx, view.graph, effect.worker, now=now, lease=world.workers.lease)
+        await rescaling.fit(tx, view, effect.worker, now=now, lease=world.workers.lease)
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
     else:
@@ -269,9 +268,9 @@ async def _inject(
         dml=limits,
         interval_ms=parameters.barrier_interval_ms,
         overhead_ms=round(world.leading.overhead.seconds * 1000),
-        replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
-        follows=view.decoupled is not None and view.decoupled.created,
-        scans=parameters.of_scans(shared=view.decoupled is None),
+        replay_upto=None if view.policy.shared else await snapshots.replay_upto(tx, view.graph),
+        follows=view.policy.created,
+        scans=parameters.of_scans(shared=view.policy.shared),
     )
     if world.traces is not None:
         context = world.traces.of_epoch(barrier.graph, barrier.curr, always=mutation is not None)
@@ -291,7 +290,7 @@ async def _initial(
     jobs = await tx.jobs.where(IN_GRAPH, graph=view.graph)
     plans = await tx.plans.of([job.id for job in jobs if not job.failed])
     paused = (await tx.graphs.state(view.graph)).paused
-    if parameters.pause_on_next_bootstrap and view.decoupled is None:
+    if parameters.pause_on_next_bootstrap and view.policy.shared:
         paused = True
         await snapshots.pause_all(tx, now=now)
         await tx.graphs.set_paused(view.graph, paused=True, now=now, by="pause_on_next_bootstrap")
@@ -354,7 +353,7 @@ class _Passed:
 @retried
 async def _publish(
     world: World,
-    graph: GraphId,
+    view: GraphView,
     epoch: Epoch,
     recorded: Recorded,
     pace: Pace,
@@ -362,7 +361,7 @@ async def _publish(
     *,
     term: Term,
 ) -> None:
-    created, spans = recorded.created, ()
+    graph, created, spans = view.graph, recorded.created, ()
     readable = [relation for relation in created if relation.kind.stored]
     refused = await world.state_store.tables.publish(graph, epoch, term=term, created=readable)
     with world.timed("publish"):
@@ -379,7 +378,7 @@ async def _publish(
     if traces is not None:
         traces.send(spans)
     # The epochs of another graph may be long, and no statement waits for them.
-    if passed is not None and graph == DATABASE_GRAPH:
+    if passed is not None and view.policy.shared:
         seconds = (now - passed.injected_at).total_seconds()
         world.metrics.published(seconds=seconds)
         if passed.timings_ms is not None:
@@ -388,12 +387,11 @@ async def _publish(
             )
 
 
-def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
+def pace_of(world: World, policy: GraphPolicy, parameters: SystemParameters) -> Pace:
     """Return the barrier interval, checkpoint frequency and deadline of a graph."""
     return Pace(
         interval=timedelta(milliseconds=parameters.barrier_interval_ms),
-        # A partial graph publishes nothing, so each of its barriers is a checkpoint at no cost.
-        checkpoint_frequency=parameters.checkpoint_frequency if graph == DATABASE_GRAPH else 1,
+        checkpoint_frequency=policy.checkpoint_frequency(parameters.checkpoint_frequency),
         deadline=world.workers.barrier_deadline,
         permits=parameters.max_concurrent_creating_streaming_jobs,
     )

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from service.domain.barrier import GraphView
 from service.domain.errors import Invalid
+from service.domain.graph import GraphView
 from service.domain.parameters import SystemParameters
 from service.operations.barriers.effects import (
     Answered,
@@ -79,9 +79,9 @@ async def commit(
     await _store(tx, collected, now=now)
     await apply_commands(tx, graph, commands, epoch=epoch, now=now)
     await release_scans(tx, graph, now=now)
-    if view.decoupled is None or not view.decoupled.created:
-        await hasten_finish(tx, graph, collected, now=now)
-    if view.decoupled is not None:
+    if not view.policy.created:
+        await hasten_finish(tx, view, collected, now=now)
+    if not view.policy.shared:
         upto, lag_max = barriers[-1].replay_upto, snapshots.lag_max(parameters)
         merging = await snapshots.follow(tx, graph, answers, upto=upto, lag_max=lag_max, now=now)
         await tx.barriers.commit(graph, epoch, now=now)
@@ -100,7 +100,7 @@ async def commit(
 
 def _is_idle(view: GraphView) -> bool:
     """Whether nothing is pending in the graph, so that a commit only stores its answers."""
-    return view.decoupled is None and not (view.commands_open or view.unsettled or view.line.held)
+    return view.policy.shared and not (view.commands_open or view.unsettled or view.line.held)
 
 
 def _did_something(barrier: Barrier, answer: Collected) -> bool:

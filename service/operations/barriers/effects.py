@@ -5,8 +5,8 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from service.domain.barrier import GraphView
 from service.domain.errors import NotFound
+from service.domain.graph import GraphView
 from service.domain.job import HOLDS_PERMIT, IllegalTransition, JobEvent, JobState
 from service.domain.progress import JobProgress
 from service.operations.commands.fan_out import share_of
@@ -69,7 +69,7 @@ async def hold_jobs(tx: Transaction, view: GraphView, collected: Answered, comma
     After an initial barrier all jobs of the database graph are due for a comparison of their parallelism.
     """
     jobs = await _concerned(tx, commands)
-    if view.decoupled is not None:
+    if not view.policy.shared:
         consumed = snapshots.consumed_by([answer for _, answer in collected])
         if consumed is not None:
             # A job that stays in its graph is created there.
@@ -165,15 +165,15 @@ async def finish_jobs(tx: Transaction, collected: Answered, *, now: datetime) ->
             await tell_created(tx, job, now=now, epoch=str(collected[-1][0].curr))
 
 
-async def hasten_finish(tx: Transaction, graph: GraphId, collected: Answered, *, now: datetime) -> None:
+async def hasten_finish(tx: Transaction, view: GraphView, collected: Answered, *, now: datetime) -> None:
     """Enqueue a flush if a scan has read its whole history, because the next barrier finishes it.
 
     A Snapshot job also gets a flush after it has read its snapshot. It then catches up without waiting for the
     interval.
     """
     actors = [actor for _, answer in collected for actor in answer.of(ActorReport)]
-    if any(actor.completed or (actor.finished and graph != DATABASE_GRAPH) for actor in actors):
-        await tx.commands.add(graph, None, asked_by="the end of a backfill", now=now)
+    if any(actor.completed or (actor.finished and not view.policy.shared) for actor in actors):
+        await tx.commands.add(view.graph, None, asked_by="the end of a backfill", now=now)
 
 
 async def _finishing(tx: Transaction, collected: Answered) -> set[JobId]:

@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from service.domain.backoff import SetAside
-from service.domain.barrier import HANDED_OVER, STOPPED, Abandon, GraphStatus, GraphView
+from service.domain.barrier import HANDED_OVER, STOPPED
 from service.domain.dml import failed
 from service.domain.errors import Deposed, Unavailable
+from service.domain.graph import Abandon, GraphStatus, GraphView
 from service.domain.job import IN_GRAPH, JobState
 from service.domain.setbacks import is_the_workers
 from service.operations.barriers.effects import apply_commands
@@ -25,7 +26,7 @@ from service.ports.meta_store import Transaction
 from service.ports.records import Cleanup
 from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
-from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
+from service.protocol.ids import JobId, RelationId, Term
 from service.protocol.mutation import Stop
 from service.telemetry.log import logger
 
@@ -107,7 +108,7 @@ def _alone(view: GraphView) -> bool:
     A worker may hang in the epoch of a Snapshot job that shares it, and still run the database graph (I10). Such a
     worker stays. It drops the epoch when it receives a barrier of the next generation (`workers.agent`).
     """
-    return view.decoupled is None or view.decoupled.own_worker is not None
+    return view.policy.shared or view.policy.own_worker is not None
 
 
 @retried
@@ -128,7 +129,7 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
         await world.state_store.tables.roll_back(relations, view.graph, epoch, term=term)
     await _show(world, view, term=term)
     async with world.stores.begin(term) as tx:
-        if view.graph == DATABASE_GRAPH:
+        if view.policy.shared:
             await tx.partial_graphs.leave()
         await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
     # A new partial graph also starts here, with nothing to roll back.
@@ -144,10 +145,10 @@ async def _show(world: World, view: GraphView, *, term: Term) -> None:
     Until then users read it at the epochs of the database graph, so nothing may be written. A reader of the view can
     delay this, and with it only the graph. Raises Unavailable then, so that the graph's loop tries again after a pause.
     """
-    if view.decoupled is None or not view.decoupled.created:
+    if not view.policy.created:
         return
     async with world.stores.begin(term) as tx:
-        entry = None if view.decoupled.relation is None else await tx.catalog.get(view.decoupled.relation)
+        entry = None if view.policy.relation is None else await tx.catalog.get(view.policy.relation)
     if entry is None or not entry.shown:
         return
     refused = await world.state_store.tables.publish(view.graph, view.committed, term=term, created=[entry.relation])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from service.domain.barrier import Abandon, Commit, Effect, GraphView
+from service.domain.graph import Abandon, Commit, Effect, GraphView
 from service.domain.trace import Span
 from service.operations.barriers.committing import Recorded
 from service.ports.meta_store import Transaction
@@ -26,8 +26,8 @@ async def after(
 ) -> Sequence[Span]:
     """Return the spans of the epochs that an effect ends without a publication: in partial graphs, and abandoned."""
     match effect:
-        case Commit() if view.decoupled is not None and recorded.answers:
-            relation = view.decoupled.relation
+        case Commit() if not view.policy.shared and recorded.answers:
+            relation = view.policy.relation
             job = None if relation is None else JobId(relation)
             return await ended(tx, traces, view.graph, recorded, interval=interval, now=now, job=job)
         case Abandon() if view.in_flight is not None:

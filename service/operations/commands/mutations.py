@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from datetime import timedelta
 
-from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
+from service.domain.graph import GraphStatus
 from service.domain.job import JobState
 from service.operations.commands.fan_out import ask, unfinished
 from service.operations.commands.limits import check_scans, scans_of

@@ -17,7 +17,7 @@ from service.operations.jobs.snapshots import is_snapshot
 from service.operations.naming import readers
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, NewJob
-from service.protocol.ids import DATABASE_GRAPH, JobId
+from service.protocol.ids import JobId
 from service.protocol.report import Failed
 
 
@@ -70,14 +70,14 @@ async def _leaves(tx: Transaction, job: Job, reason: str, *, now: datetime) -> N
 
 async def _is_at_rest(tx: Transaction, job: Job) -> bool:
     """Whether the job is created in the database graph, and its former graph is retired."""
-    created = job.state is JobState.CREATED and job.graph == DATABASE_GRAPH
+    created = job.state is JobState.CREATED and not job.in_partial_graph
     return created and not await tx.snapshots.of_jobs([job.id])
 
 
 async def _begins_apart(tx: Transaction, job: Job) -> bool:
     """Whether an unfinished job is in a graph of its own, or will begin in one."""
     if job.state is JobState.CREATING:
-        return job.graph != DATABASE_GRAPH
+        return job.in_partial_graph
     return job.state in CREATING and all(map(is_snapshot, await tx.plans.of([job.id])))
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.graph import GraphStatus, GraphView
 from service.domain.job import CREATING, IN_GRAPH, Job, JobState
 from service.domain.parallelism import Fixed, Parallelism, check_vnodes, resolved
 from service.domain.placement import blocks
@@ -60,8 +60,8 @@ async def alter(
         if not layouts:
             raise Invalid("stream scan node or source node not found")
         # A job in a partial graph keeps its actors until it merges.
-        decoupled = [held] if held.graph != DATABASE_GRAPH else []
-        _check_untied(wanted, [*decoupled, *(await _tied(tx, [held]))[wanted]])
+        apart = [held] if held.in_partial_graph else []
+        _check_untied(wanted, [*apart, *(await _tied(tx, [held]))[wanted]])
         for name, parallelism in changes.items():
             for layout in layouts.values():
                 check_vnodes(parallelism, _vnodes(layout), backfill=name == "backfill_parallelism")
@@ -137,15 +137,15 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
         await tx.commands.add(graph, update, asked_by="the parallelism of jobs", now=now)
 
 
-async def fit(tx: Transaction, graph: GraphId, worker: WorkerId, *, now: datetime, lease: timedelta) -> None:
+async def fit(tx: Transaction, view: GraphView, worker: WorkerId, *, now: datetime, lease: timedelta) -> None:
     """Resize the scans of a partial graph for its worker when a generation begins.
 
     No actor runs yet, so no barrier is needed. A partial graph is resized at no other time. The scans of the database
     graph are resized by `settle`, which considers tied actors.
     """
-    if graph == DATABASE_GRAPH:
+    if view.policy.shared:
         return
-    jobs = await tx.jobs.where(IN_GRAPH, graph=graph)
+    jobs = await tx.jobs.where(IN_GRAPH, graph=view.graph)
     known = await tx.workers.all(now=now, lease=lease)
     available = next((record.parallelism for record in known if record.worker == worker), None)
     layouts = await tx.actors.layouts([job.id for job in jobs])

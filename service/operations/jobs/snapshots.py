@@ -11,9 +11,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from service.domain.backoff import GRAPHS
-from service.domain.barrier import GraphView
-from service.domain.decoupled import FailedIndex
 from service.domain.errors import Exhausted, MetaError, Refused, Unavailable
+from service.domain.graph import FailedIndex, GraphView
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.operations.jobs.failing import fail, tell_created
@@ -167,7 +166,7 @@ async def _index_failed(world: Context, view: GraphView, job: JobId, error: Meta
     The job fails at once if the state store refuses the index, and after `INDEX_TRIES` if it lacks space, memory or
     time. If the store is unreachable, the attempts continue.
     """
-    failed = None if view.decoupled is None else view.decoupled.index_failed
+    failed = view.policy.index_failed
     failures = (0 if failed is None else failed.failures) + isinstance(error, Exhausted)
     over = isinstance(error, Refused) or failures >= INDEX_TRIES
     log.warning("index.not_built", graph=view.graph, job=job, failures=failures, error=str(error))

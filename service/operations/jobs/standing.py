@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from service.domain.barrier import GraphStatus
 from service.domain.fair_queue import Queued, start_order
+from service.domain.graph import GraphStatus
 from service.domain.job import Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, SnapshotProgress, of_job
 from service.ports.meta_store import Transaction

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from service.domain.barrier import GraphStatus, GraphView
 from service.domain.errors import Unavailable
+from service.domain.graph import GraphStatus, GraphView
 from service.domain.job import Job, JobState
 from service.domain.launching import Launch
 from service.domain.parameters import SystemParameters

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from service.domain.barrier import GraphStatus
 from service.domain.errors import Invalid, Unavailable
+from service.domain.graph import GraphStatus
 from service.domain.launching import Launch
 from service.domain.parameters import SystemParameters
 from service.domain.readiness import of_barriers

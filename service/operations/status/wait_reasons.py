@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from service.domain.barrier import GraphView
+from service.domain.graph import GraphView
 from service.domain.job import CREATING, Job, JobState
 from service.domain.launching import Launch
 from service.domain.parameters import SystemParameters
@@ -54,7 +54,7 @@ async def _around(world: World, tx: Transaction, standing: Standing, *, now: dat
     return {
         graph: Around(
             graph=view,
-            pace=pace_of(world, graph, parameters),
+            pace=pace_of(world, view.policy, parameters),
             last_error=standing.graphs[graph].last_error,
             paused=standing.graphs[graph].paused,
             paused_since=standing.graphs[graph].paused_since,
@@ -69,4 +69,4 @@ async def _around(world: World, tx: Transaction, standing: Standing, *, now: dat
 
 def _served_by(view: GraphView) -> GraphId:
     """Return the graph whose worker serves this one."""
-    return DATABASE_GRAPH if view.decoupled is None or view.decoupled.own_worker is None else view.graph
+    return DATABASE_GRAPH if view.policy.own_worker is None else view.graph

@@ -8,7 +8,7 @@ leader. The service that started a worker keeps it until the job has merged or e
 
 from datetime import datetime
 
-from service.domain.decoupled import OwnWorker
+from service.domain.graph import OwnWorker
 from service.operations.retrying import retried
 from service.operations.world import Context, World
 from service.ports.launcher import Ended, Launcher

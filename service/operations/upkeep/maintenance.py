@@ -40,7 +40,7 @@ async def vacuum(world: World, *, term: Term) -> int:
     async with world.stores.begin(term) as tx:
         running = await tx.jobs.where(IN_GRAPH)
         # Nothing of a snapshot job is vacuumed before it is created.
-        jobs = [job for job in running if job.graph == DATABASE_GRAPH or job.state is JobState.CREATED]
+        jobs = [job for job in running if not job.in_partial_graph or job.state is JobState.CREATED]
         outputs = await tx.plans.outputs([job.id for job in jobs])
         states = await tx.graphs.states({DATABASE_GRAPH, *(job.graph for job in jobs)})
         # Read after the published epochs, because a job that starts in between pins a later epoch.

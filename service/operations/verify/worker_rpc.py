@@ -87,7 +87,7 @@ async def _by_spark(world: World, job: Job, request: Verify, holder: str) -> Ver
     """Have a worker answer while the epochs that it reads are pinned. Raises Invalid and Unavailable."""
     async with AsyncExitStack() as pins:
         await pins.enter_async_context(world.state_store.pins.pin(DATABASE_GRAPH, request.epoch, holder=holder))
-        if job.graph != DATABASE_GRAPH and job.state is JobState.CREATED:
+        if job.in_partial_graph and job.state is JobState.CREATED:
             await pins.enter_async_context(world.state_store.pins.pin(job.graph, request.relation_epoch, holder=holder))
         return await _ask(world, request, limit=VERIFY_WAIT)
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.domain.barrier import Abandon, GraphStatus
+from service.domain.graph import Abandon, GraphStatus
 from service.domain.job import JobState
 from service.meta_store.stores import PostgresStores
 from service.operations.barriers import advance

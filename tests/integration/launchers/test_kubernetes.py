@@ -11,8 +11,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from service.domain.barrier import RollBack
 from service.domain.errors import Deposed, Stale
+from service.domain.graph import RollBack
 from service.domain.job import JobEvent
 from service.domain.launching import KEPT_FOR, Launch
 from service.launchers.kubernetes import client as client_module

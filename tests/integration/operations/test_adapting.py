@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from service.domain.adaptive import AUTO, HARD, MILD, START
-from service.domain.barrier import Inject, Wait
 from service.domain.errors import Deposed, Invalid, Unavailable
+from service.domain.graph import Inject, Wait
 from service.domain.job import JobEvent
 from service.domain.probes import ProbeUrl
 from service.operations.commands import limits, mutations

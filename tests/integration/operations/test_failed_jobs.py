@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from service.domain.barrier import Abandon, Inject, RollBack
+from service.domain.graph import Abandon, Inject, RollBack
 from service.domain.job import JobEvent, JobState
 from service.operations.barriers import recovery
 from service.operations.jobs import lifecycle

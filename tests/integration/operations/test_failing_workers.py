@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from service.domain.barrier import Abandon, Inject, RollBack
+from service.domain.graph import Abandon, Inject, RollBack
 from service.operations.barriers import worker_calls
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import WorkerId

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event
 
-from service.domain.barrier import Commit, Inject, Publish, Wait
+from service.domain.graph import Commit, Inject, Publish, Wait
 from service.domain.trace import Span, parse_traceparent
 from service.operations.barriers.advance import proceed
 from service.operations.status import history

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from service.domain.barrier import Commit, GraphStatus, Inject
 from service.domain.errors import Conflict
+from service.domain.graph import Commit, GraphStatus, Inject
 from service.domain.job import JobEvent
 from service.meta_store.barriers.commands import PostgresCommands
 from service.meta_store.jobs import plans

@@ -9,8 +9,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from service.domain.barrier import Abandon, Commit, RollBack
 from service.domain.errors import UnderRecovery
+from service.domain.graph import Abandon, Commit, RollBack
 from service.operations.commands import mutations
 from service.operations.commands.mutations import RECOVERED_WAIT
 from service.operations.jobs import lifecycle

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.barrier import GraphStatus, Wait
 from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.graph import GraphStatus, Wait
 from service.domain.job import JobEvent, JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism
 from service.operations.barriers import worker_calls

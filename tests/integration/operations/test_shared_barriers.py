@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from service.domain.barrier import Wait
+from service.domain.graph import Wait
 from service.operations.barriers.advance import ADDED_TOGETHER
 from service.protocol.barrier import Barrier
 from service.protocol.ids import JobId

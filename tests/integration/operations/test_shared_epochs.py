@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from service.domain.barrier import Abandon, Inject, RollBack
 from service.domain.dml import BYTES_MAX, TRIES_MAX
 from service.domain.exhaustion import LOSSES_MAX
+from service.domain.graph import Abandon, Inject, RollBack
 from service.domain.job import JobState
 from service.protocol.barrier import Barrier
 from service.protocol.dml import InsertValues, StatementResult, Unfinished

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.domain.barrier import (
+from service.domain.errors import Exhausted, Invalid, NotFound, Unavailable
+from service.domain.graph import (
     Abandon,
     ApplyStops,
     BuildIndex,
@@ -19,7 +20,6 @@ from service.domain.barrier import (
     RollBack,
     Wait,
 )
-from service.domain.errors import Exhausted, Invalid, NotFound, Unavailable
 from service.domain.job import JobEvent, JobState
 from service.domain.parallelism import Adaptive
 from service.domain.waiting import Reason, Waiting

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from service.domain.barrier import Commit, Publish
 from service.domain.errors import Unavailable
+from service.domain.graph import Commit, Publish
 from service.operations.barriers import worker_calls
 from service.operations.verify.worker_rpc import verify
 from service.ports.requests import REQUEST_TRIES_MAX

@@ -9,16 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.backoff import GRAPHS
-from service.domain.barrier import (
-    HANDED_OVER,
-    STOPPED,
+from service.domain.barrier import HANDED_OVER, STOPPED, Chore, after_commit, chores, decide, may_start
+from service.domain.epochs import following
+from service.domain.graph import (
     Abandon,
     ApplyStops,
     Attach,
     BuildIndex,
-    Chore,
     Commit,
     Effect,
+    FailedIndex,
+    GraphPolicy,
     GraphStatus,
     GraphView,
     InFlight,
@@ -29,13 +30,7 @@ from service.domain.barrier import (
     Retire,
     RollBack,
     Wait,
-    after_commit,
-    chores,
-    decide,
-    may_start,
 )
-from service.domain.decoupled import Decoupled, FailedIndex
-from service.domain.epochs import following
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import Epoch, Generation, GraphId, WorkerId
 from service.protocol.report import Failed
@@ -448,7 +443,7 @@ def test_a_hung_worker_is_given_up_at_the_deadline() -> None:
 
 
 NO_SPACE = FailedIndex(1, "no space", NOW)
-OWN = replace(RUNNING, graph=GraphId(2), published=Epoch(0), decoupled=Decoupled())
+OWN = replace(RUNNING, graph=GraphId(2), published=Epoch(0), policy=GraphPolicy())
 
 
 @pytest.mark.parametrize(
@@ -457,23 +452,23 @@ OWN = replace(RUNNING, graph=GraphId(2), published=Epoch(0), decoupled=Decoupled
         # It publishes nothing, and keeps the interval while a limit or a pause holds its history.
         (OWN, Wait(NOW + PACE.interval, "barrier interval")),
         (replace(OWN, hurries=True), Inject(BarrierKind.CHECKPOINT, W1)),
-        (replace(OWN, decoupled=Decoupled(unindexed=True)), BuildIndex()),
-        (replace(OWN, decoupled=Decoupled(unindexed=True, index_failed=NO_SPACE)), BuildIndex()),
+        (replace(OWN, policy=GraphPolicy(unindexed=True)), BuildIndex()),
+        (replace(OWN, policy=GraphPolicy(unindexed=True, index_failed=NO_SPACE)), BuildIndex()),
         (
-            replace(OWN, decoupled=Decoupled(unindexed=True, index_failed=replace(NO_SPACE, due=NOW + SECOND))),
+            replace(OWN, policy=GraphPolicy(unindexed=True, index_failed=replace(NO_SPACE, due=NOW + SECOND))),
             Wait(NOW + PACE.interval, "barrier interval"),
         ),
         (
-            replace(OWN, decoupled=Decoupled(unindexed=True), in_flight=replace(FLYING, collected=True)),
+            replace(OWN, policy=GraphPolicy(unindexed=True), in_flight=replace(FLYING, collected=True)),
             Commit(Epoch(9)),
         ),
         # A stop needs no barrier, whatever is in flight.
         (replace(OWN, stops_waiting=True, commands_waiting=True, in_flight=FLYING), Abandon(STOPPED)),
         (replace(OWN, stops_waiting=True, status=GraphStatus.RECOVERING), RollBack()),
         (replace(OWN, stops_waiting=True, status=GraphStatus.WAITING), ApplyStops()),
-        (replace(OWN, decoupled=Decoupled(merged=True)), Wait(None, "its job goes on in the database graph")),
-        (replace(OWN, decoupled=Decoupled(over=True, merged=True)), Retire()),
-        (replace(OWN, decoupled=Decoupled(over=True), status=GraphStatus.RECOVERING), Retire()),
+        (replace(OWN, policy=GraphPolicy(merged=True)), Wait(None, "its job goes on in the database graph")),
+        (replace(OWN, policy=GraphPolicy(over=True, merged=True)), Retire()),
+        (replace(OWN, policy=GraphPolicy(over=True), status=GraphStatus.RECOVERING), Retire()),
     ],
 )
 def test_the_graph_of_a_snapshot_job(view: GraphView, effect: Effect) -> None:
@@ -491,7 +486,7 @@ STIRRED: dict[str, GraphView] = {
     "a new job": replace(IN_FLIGHT, line=Line(new=True)),
     "a queued job": replace(IN_FLIGHT, line=Line(queued=True)),
     "an operator's recovery": replace(IN_FLIGHT, recover_asked="by hand"),
-    "a snapshot job's graph": replace(IN_FLIGHT, decoupled=Decoupled()),
+    "a snapshot job's graph": replace(IN_FLIGHT, policy=GraphPolicy()),
 }
 
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.domain.barrier import GraphStatus, GraphView, InFlight, Pace
-from service.domain.decoupled import Decoupled, FailedIndex, OwnWorker
+from service.domain.graph import FailedIndex, GraphPolicy, GraphStatus, GraphView, InFlight, OwnWorker, Pace
 from service.domain.job import Job, JobState
 from service.domain.launching import End, Hold, Launch
 from service.domain.progress import ScanProgress
@@ -126,7 +125,7 @@ OWN = replace(WELL, graph=replace(RUNNING, status=GraphStatus.WAITING, worker=No
     ],
 )
 def test_a_job_waits_for_a_worker_of_its_own(own: OwnWorker, text: str, until: datetime | None) -> None:
-    facts = replace(OWN, graph=replace(OWN.graph, decoupled=Decoupled(own_worker=own)))
+    facts = replace(OWN, graph=replace(OWN.graph, policy=GraphPolicy(own_worker=own)))
     assert why(JOB, [SCAN], facts, now=NOW) == Waiting(Reason.WORKER, text, BEGAN, until)
     alone = why(JOB, [SCAN], replace(facts, own_workers=False), now=NOW)
     assert alone is not None
@@ -160,7 +159,7 @@ def test_a_job_waits_for_a_worker_of_a_cluster(
     launch: Launch | None, text: str, since: datetime, until: datetime | None
 ) -> None:
     assert why(JOB, [SCAN], replace(OWN, launch=launch), now=NOW) == Waiting(Reason.WORKER, text, since, until)
-    own = replace(OWN, launch=launch, graph=replace(OWN.graph, decoupled=Decoupled(own_worker=OwnWorker())))
+    own = replace(OWN, launch=launch, graph=replace(OWN.graph, policy=GraphPolicy(own_worker=OwnWorker())))
     waiting = why(JOB, [SCAN], own, now=NOW)
     assert waiting is not None
     assert waiting.text == (
@@ -180,7 +179,7 @@ def test_a_job_waits_for_a_worker_of_a_cluster(
     ],
 )
 def test_a_job_waits_for_the_index_of_its_table(failed: FailedIndex | None, waiting: Waiting) -> None:
-    facts = around(decoupled=Decoupled(unindexed=True, index_failed=failed), last_injected_at=BEGAN)
+    facts = around(policy=GraphPolicy(unindexed=True, index_failed=failed), last_injected_at=BEGAN)
     assert why(JOB, [SCAN], facts, now=NOW) == waiting
 
 

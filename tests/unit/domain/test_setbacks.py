@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from service.domain.barrier import GraphStatus, GraphView, Inject, Pace, decide
+from service.domain.barrier import decide
+from service.domain.graph import GraphStatus, GraphView, Inject, Pace
 from service.domain.setbacks import WINDOW, Setbacks, is_the_workers
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, WorkerId

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Unavailable, UnderRecovery
+from service.domain.graph import GraphStatus
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.operations.jobs import lifecycle
 from service.operations.statements import dispatch, jobs

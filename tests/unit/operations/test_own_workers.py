@@ -9,8 +9,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from service.domain.barrier import Abandon, Inject, Retire, RollBack
 from service.domain.errors import NotFound, Stale
+from service.domain.graph import Abandon, Inject, Retire, RollBack
 from service.domain.job import JobEvent, JobState
 from service.operations.barriers import recovery
 from service.operations.barriers.advance import advance
