@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Final
 
-from service.domain.placement import blocks
+from service.domain.parallelism import blocks
 
 Key = tuple[str, ...]
 Rows = Mapping[Key, int]

@@ -1,4 +1,4 @@
-"""Compute how many actors the scans of a job have, from the requested parallelism and the worker's slots.
+"""Compute how many actors the scans of a job have, and their vnodes, from the parallelism and the worker's slots.
 
 A job has its backfill parallelism, if one was set, until it is created, and its normal one from then on.
 """
@@ -7,9 +7,11 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Final
 
 from service.domain.errors import Invalid
+from service.protocol.vnodes import Runs
 
 ACTORS_MAX: Final = 1 << 15
 """No relation has more vnodes, and every actor needs one."""
@@ -138,3 +140,15 @@ def for_backfill(session: Mapping[str, str]) -> Parallelism | None:
     """Return the parallelism that a session sets for backfill, or None if it is the normal one."""
     asked = session.get("streaming_parallelism_for_backfill", "default")
     return None if asked == "default" else parse_parallelism(asked)
+
+
+def blocks(vnode_count: int, parallelism: int) -> tuple[Runs, ...]:
+    """Split `0..vnode_count-1` into `parallelism` contiguous blocks whose sizes differ by one at most.
+
+    An actor's pages are few and long then. Raises Invalid if an actor would have no vnode.
+    """
+    if not 1 <= parallelism <= vnode_count:
+        msg = f"specified parallelism {parallelism} should not exceed max parallelism {vnode_count}"
+        raise Invalid(msg)
+    edges = [vnode_count * index // parallelism for index in range(parallelism + 1)]
+    return tuple(((first, last - 1),) for first, last in pairwise(edges))

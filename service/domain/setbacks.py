@@ -1,7 +1,15 @@
-"""Count the recent failures of each worker per graph, so that the next start prefers another worker (I13).
+"""Remember which workers failed a graph lately, and which jobs need more memory than a worker has (I13).
 
-Otherwise a worker that fails every barrier could be chosen for ever, while other workers of the graph are idle. The
-count is only a preference: the only worker of a graph is tried again after the back-off.
+The next start of a graph prefers another worker. Otherwise a worker that fails every barrier could be chosen for ever,
+while other workers of the graph are idle. The only worker of a graph is tried again after the back-off.
+
+A worker that runs out of memory ends the epochs of all its graphs. The leader suspects the job that the worker computed
+at that moment. A job that is suspected `LOSSES_MAX` times within `WINDOW` is failed. A worker that was killed makes no
+job suspect (I3).
+
+A worker computes at most one job of the database graph and one job of a partial graph at a time. If both are suspected,
+the job of the partial graph fails first, because it is still being created. Of several jobs of the database graph that
+forward a few changes beside each other it suspects none; the next generation computes them one by one at first.
 """
 
 from collections.abc import Mapping
@@ -9,9 +17,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from service.protocol.ids import GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
 from service.protocol.report import Failed
 
+LOSSES_MAX: Final = 3
 WINDOW: Final = timedelta(minutes=10)
 
 
@@ -42,3 +51,24 @@ def is_the_workers(failure: Failed | None, *, hung: bool) -> bool:
     would fail on every worker.
     """
     return hung if failure is None else failure.job is None or not failure.deterministic
+
+
+@dataclass(slots=True)
+class Suspects:
+    """When workers ran out of memory while they computed a job, as the leader saw it. A new leader starts empty."""
+
+    losses: dict[tuple[GraphId, JobId], list[datetime]] = field(
+        default_factory=dict[tuple[GraphId, JobId], list[datetime]]
+    )
+
+    def suspect(self, graph: GraphId, job: JobId, *, now: datetime) -> bool:
+        """Record a loss, and return whether the job has to be failed."""
+        recent = {known: [at for at in seen if now - at < WINDOW] for known, seen in self.losses.items()}
+        self.losses = {known: seen for known, seen in recent.items() if seen}
+        mine = self.losses.setdefault((graph, job), [])
+        mine.append(now)
+        beside = any(other != DATABASE_GRAPH and len(seen) > 1 for (other, _), seen in self.losses.items())
+        if len(mine) < LOSSES_MAX or (graph == DATABASE_GRAPH and beside):
+            return False
+        del self.losses[graph, job]
+        return True

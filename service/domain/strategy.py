@@ -1,7 +1,7 @@
 """Choose the strategy that backfills the scans of a job, and compute the actors of a NoShuffle scan.
 
 A NoShuffle scan has one actor per actor of its upstream, over the same vnodes, so rows never move between actors.
-`service.domain.placement` assigns vnodes in one way only. Equal numbers of actors therefore own equal vnodes.
+`service.domain.parallelism` assigns vnodes in one way only. Equal numbers of actors therefore own equal vnodes.
 """
 
 from collections.abc import Collection, Mapping

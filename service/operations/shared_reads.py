@@ -1,17 +1,17 @@
-"""Share reads between callers that wait for the same kind of state.
+"""Share reads between callers that wait for the same kind of state, and remember for a short time what was read.
 
 Each call of `get` joins the next read, which starts when the current one ends. At most one transaction is open, however
 many callers wait.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeAlias, TypeVar
 
-from service.domain.remembered import Remembered
-
-K = TypeVar("K")
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+ENTRIES_MAX: Final = 10_000
 Read = Callable[[Collection[K]], Awaitable[Mapping[K, V]]]
 
 
@@ -43,6 +43,43 @@ class Together(Generic[K, V]):
             else:
                 for key, future in asked.items():
                     future.set_result(found.get(key))
+
+
+@dataclass(slots=True)
+class Remembered(Generic[K, V]):
+    """What was read, by key, for `seconds`. At most `ENTRIES_MAX` keys are kept, the newest. Times are monotonic."""
+
+    seconds: float
+    kept: dict[K, tuple[V | None, float]] = field(default_factory=dict[K, tuple[V | None, float]])
+
+    def of(self, key: K, *, now: float) -> tuple[bool, V | None]:
+        """Return whether something was read within the time, and what."""
+        value, at = self.kept.get(key, (None, None))
+        if at is None or now - at >= self.seconds:
+            return False, None
+        return True, value
+
+    def keep(self, key: K, value: V | None, *, now: float) -> None:
+        """Remember what was read."""
+        self.kept.pop(key, None)
+        if len(self.kept) >= ENTRIES_MAX:
+            del self.kept[next(iter(self.kept))]
+        self.kept[key] = value, now
+
+    def due(self, key: K, *, now: float) -> bool:
+        """Return whether nothing is remembered of the key, and if so remember it: it may happen now."""
+        known, _ = self.of(key, now=now)
+        if not known:
+            self.keep(key, None, now=now)
+        return not known
+
+    def forget(self, key: K) -> None:
+        """Have the key read anew, or due at once."""
+        self.kept.pop(key, None)
+
+
+Spaced: TypeAlias = Remembered[Hashable, None]
+"""Events that may happen at most once in `seconds` for each key. A forgotten key comes early."""
 
 
 class Recent(Generic[K, V]):

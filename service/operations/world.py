@@ -13,16 +13,14 @@ from service.domain.awaited import Awaited
 from service.domain.backlog import Backlog
 from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
-from service.domain.exhaustion import Suspects
 from service.domain.graph import Pace
 from service.domain.loads import LoadPace
 from service.domain.overhead import Overhead
 from service.domain.parameters import SystemParameters
 from service.domain.reach import ANY, HostRules
-from service.domain.remembered import Spaced
-from service.domain.setbacks import Setbacks
+from service.domain.setbacks import Setbacks, Suspects
 from service.domain.uploading import Spool
-from service.operations.shared_reads import Recent, Together
+from service.operations.shared_reads import Recent, Spaced, Together
 from service.ports.clock import Clock
 from service.ports.columnar import ColumnarBodies
 from service.ports.comparing import ExternalRows, FollowedRows
@@ -64,23 +62,12 @@ LOGIN_BARRED_SECONDS = 600.0
 """For so long a login that wrote is closed."""
 Arrival = tuple[int, int, bool]
 """The last event that a stream has read, the maximum number, and whether it shows what only admins may see."""
-VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20
-LOADS_MAX, LOADS_WAITING_MAX, LOAD_WAIT_SECONDS = 4, 100, 10.0
-
-
-def verification_turns() -> Turns:
-    """Return the bound on the verifications of one process."""
-    return Turns("verifications", running=VERIFICATIONS_MAX, waiting=VERIFICATIONS_WAITING_MAX)
+LOADS_MAX = 4
 
 
 def load_turns(loads_max: int) -> Turns:
     """Return the turns of bulk loads and INSERT .. SELECT, which are staged outside any epoch."""
-    return Turns("loads (TIDEFILL_LOADS_MAX)", running=loads_max, waiting=LOADS_WAITING_MAX, seconds=LOAD_WAIT_SECONDS)
-
-
-def page_turns() -> Turns:
-    """Return the turns of the readers of barriers: a large page takes the event loop for tens of milliseconds."""
-    return Turns("readers of barriers", running=1, waiting=100)
+    return Turns("loads (TIDEFILL_LOADS_MAX)", running=loads_max, waiting=100, seconds=10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +196,10 @@ class Calls:
     """The statements that wait for an epoch, as last counted."""
     recorded: Spaced = field(default_factory=lambda: Spaced(RECORDED_EVERY_SECONDS))
     """When the audit trail last got an entry of a kind that would otherwise come too often."""
-    verifications: Turns = field(default_factory=verification_turns)
+    verifications: Turns = field(default_factory=lambda: Turns("verifications", running=2, waiting=20))
     """Comparisons: each takes Spark's slots, a pin, and one of the connections to the state store."""
-    barrier_pages: Turns = field(default_factory=page_turns)
-    """Large pages of barriers, one at a time: other calls are answered between two of them."""
+    barrier_pages: Turns = field(default_factory=lambda: Turns("readers of barriers", running=1, waiting=100))
+    """Large pages of barriers, one at a time: each takes the event loop for tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

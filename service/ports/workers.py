@@ -12,6 +12,8 @@ from service.protocol.ids import GraphId, WorkerId
 
 FORGOTTEN_AFTER: Final = timedelta(days=1)
 """How long a worker's record is kept after its last heartbeat."""
+REQUEST_TRIES_MAX: Final = 3
+"""The maximum number of workers that get one request, because the request may be what kills them."""
 
 
 class Workers(Protocol):

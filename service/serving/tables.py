@@ -18,8 +18,8 @@ from service.protocol.stage import LookupIndex
 from service.serving import marks, relation_ddl, sessions
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
 from service.serving.fencing import writing
-from service.serving.horizon import advance, locked
 from service.serving.lookups import create as create_lookup
+from service.serving.pins import advance, locked
 from service.serving.roles import role_names
 from service.telemetry.log import logger
 

@@ -8,7 +8,7 @@ import pytest
 
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import JobEvent
-from service.domain.placement import blocks
+from service.domain.parallelism import blocks
 from service.domain.source import Retention
 from service.ports.meta_store import Stores
 from service.ports.records import NewJob, NewSourceScan

@@ -9,8 +9,8 @@ from service.domain.errors import Conflict
 from service.domain.graph import GraphStatus
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import Claim
-from service.ports.requests import REQUEST_TRIES_MAX
 from service.ports.statements import APPLIED_PARTLY
+from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RequestId, StatementId, WorkerId

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from service.domain.order import Order
-from service.domain.parallelism import Parallelism, resolved
-from service.domain.placement import blocks
+from service.domain.parallelism import Parallelism, blocks, resolved
 from service.ports.records import THE_RELATION, NewFragment, NewJob, NewOperator, NewTableScan
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from service.domain.placement import blocks
+from service.domain.parallelism import blocks
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import (
     DATABASE_GRAPH,

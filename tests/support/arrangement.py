@@ -12,7 +12,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from service.domain.placement import blocks
+from service.domain.parallelism import blocks
 from service.protocol.ids import ActorId, FragmentId, Vnode
 from service.protocol.plan import (
     ActorPlan,

@@ -11,7 +11,7 @@ from typing_extensions import override
 from service.domain.graph import GraphStatus
 from service.domain.job import Job, JobEvent
 from service.domain.order import Order
-from service.domain.placement import blocks
+from service.domain.parallelism import blocks
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
 from service.ports.audit import itself

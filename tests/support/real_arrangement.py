@@ -11,7 +11,7 @@ from random import Random
 
 from pyspark.sql import SparkSession
 
-from service.domain.placement import blocks
+from service.domain.parallelism import blocks
 from service.protocol import mutation as mutations
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.columns import Column, ColumnType

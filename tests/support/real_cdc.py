@@ -17,7 +17,7 @@ from unittest.mock import MagicMock
 import psycopg
 
 import workers.cdc.external as adapter
-from service.domain.placement import blocks
+from service.domain.parallelism import blocks
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.cdc import (
     SYSTEM_POSTGRES,

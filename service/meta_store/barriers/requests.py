@@ -11,7 +11,7 @@ from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import UNANSWERED
 from service.meta_store.schema.core import request as requests
 from service.meta_store.schema.launches import worker as workers
-from service.ports.requests import REQUEST_TRIES_MAX
+from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import GraphId, RequestId, WorkerId
 from service.protocol.request import REQUEST, RESPONSE, Rejected, Request, Verified
 

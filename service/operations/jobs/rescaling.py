@@ -15,8 +15,7 @@ from itertools import islice
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.graph import GraphStatus, GraphView
 from service.domain.job import CREATING, IN_GRAPH, Job, JobState
-from service.domain.parallelism import Fixed, Parallelism, check_vnodes, resolved
-from service.domain.placement import blocks
+from service.domain.parallelism import Fixed, Parallelism, blocks, check_vnodes, resolved
 from service.domain.strategy import tied_actors
 from service.operations.commands.fan_out import unfinished_in
 from service.operations.retrying import retried

@@ -13,8 +13,7 @@ from typing import Final
 from service.domain.adaptive import AUTO
 from service.domain.errors import Invalid, MetaError, NotFound
 from service.domain.external import ExternalTable, Follower, check_published, follower
-from service.domain.parallelism import asked_vnodes
-from service.domain.placement import blocks
+from service.domain.parallelism import asked_vnodes, blocks
 from service.domain.source import source_options
 from service.domain.splits import WHOLE, even_splits, sampled_splits, wanted_splits
 from service.operations.commands.limits import asked_limit, first_limit

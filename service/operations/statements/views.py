@@ -11,8 +11,15 @@ from service.domain.adaptive import AUTO
 from service.domain.indexes import lacking
 from service.domain.job import JobState
 from service.domain.own_graph import check_own_graph
-from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
-from service.domain.placement import blocks
+from service.domain.parallelism import (
+    Parallelism,
+    blocks,
+    check_positions,
+    check_vnodes,
+    for_backfill,
+    normal,
+    resolved,
+)
 from service.domain.roles import Role
 from service.domain.stage_engine import asked_engine
 from service.domain.strategy import (

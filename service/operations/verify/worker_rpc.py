@@ -17,7 +17,7 @@ from service.operations.verify import by_store, followed
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
-from service.ports.requests import REQUEST_TRIES_MAX
+from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
 from service.protocol.plan import JobPlan, OperatorPlan, TableScanPlan, VnodePosition
 from service.protocol.relation import RelationKind

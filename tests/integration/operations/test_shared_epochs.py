@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from service.domain.dml import BYTES_MAX, TRIES_MAX
-from service.domain.exhaustion import LOSSES_MAX
 from service.domain.graph import Abandon, Inject, RollBack
 from service.domain.job import JobState
+from service.domain.setbacks import LOSSES_MAX
 from service.protocol.barrier import Barrier
 from service.protocol.dml import InsertValues, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, JobId, StatementId

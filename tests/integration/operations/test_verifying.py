@@ -11,8 +11,8 @@ from service.domain.errors import Unavailable
 from service.domain.graph import Commit, Publish
 from service.operations.barriers import worker_calls
 from service.operations.verify.worker_rpc import verify
-from service.ports.requests import REQUEST_TRIES_MAX
 from service.ports.signals import Topic
+from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, WorkerId
 from service.protocol.request import Verified, Verify
 from tests.support.http import StillClock, UnheardSignals, changed

@@ -8,6 +8,7 @@ from service.domain.adaptive import Bounds
 from service.domain.errors import Invalid, NotFound
 from service.domain.leadership import LEASE, MARGIN, RENEW_EVERY, Leadership
 from service.domain.overhead import Overhead
+from service.domain.parallelism import blocks
 from service.domain.parameters import (
     SESSION_DEFAULTS,
     SYSTEM,
@@ -17,7 +18,6 @@ from service.domain.parameters import (
     parse_session_variable,
     parse_system_parameter,
 )
-from service.domain.placement import blocks
 from service.protocol.ids import Term
 from service.protocol.vnodes import vnodes_of
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.domain.exhaustion import LOSSES_MAX, WINDOW, Suspects
+from service.domain.setbacks import LOSSES_MAX, WINDOW, Suspects
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

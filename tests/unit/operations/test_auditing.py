@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from service.domain.errors import Unavailable
-from service.domain.remembered import ENTRIES_MAX, Spaced
 from service.domain.roles import Role
 from service.operations.rows import dml
+from service.operations.shared_reads import ENTRIES_MAX, Spaced
 from service.operations.world import RECORDED_EVERY_SECONDS, World
 from service.ports.audit import Asker, AuditedCall
 from service.protocol.dml import Delete
