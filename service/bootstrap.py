@@ -282,24 +282,14 @@ def _world(
         clock=SystemClock(),
         signals=exchange.signals("changes"),
         parsers=parsers,
-        state_store=StateStore(
-            tables=PostgresTables(pools.leader),
-            fences=PostgresFences(pools.leader),
-            lookups=PostgresLookups(pools.owner),
-            pins=PostgresPins(pools.owner),
-            reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
-            staging=PostgresStaging(pools.staging, pools.owner, pools.reader),
-            views=PostgresViews(pools.owner),
-            gauge=PostgresGauge(pools.owner),
-            followed_rows=PostgresFollowedRows(pools.owner),
-        ),
+        state_store=_state_store(settings, pools),
         external=External(
-            servers=PostgresExternalServers(),
-            catalog=PostgresExternalTables(),
-            replication=PostgresReplication(),
-            external_rows=PostgresExternalRows(),
-            http_probe=HttpxProbe(hosts=hosts),
-            hosts=hosts,
+            PostgresExternalServers(),
+            PostgresExternalTables(),
+            PostgresReplication(),
+            PostgresExternalRows(),
+            HttpxProbe(hosts=hosts),
+            hosts,
         ),
         workers=Workers(
             barriers=exchange.signals("barriers"),
@@ -321,11 +311,18 @@ def _world(
     )
 
 
-def _reader_limits(settings: Settings) -> ReaderLimits:
-    return ReaderLimits(
-        bytes_max=settings.result_bytes_max,
-        queries_max=settings.queries_max,
-        waiting_max=settings.queries_waiting_max,
+def _state_store(settings: Settings, pools: Pools) -> StateStore:
+    limits = ReaderLimits(settings.result_bytes_max, settings.queries_max, settings.queries_waiting_max)
+    return StateStore(
+        PostgresTables(pools.leader),
+        PostgresFences(pools.leader),
+        PostgresLookups(pools.owner),
+        PostgresPins(pools.owner),
+        PostgresReader(pools.reader, pools.catalog, limits),
+        PostgresStaging(pools.staging, pools.owner, pools.reader),
+        PostgresViews(pools.owner),
+        PostgresGauge(pools.owner),
+        PostgresFollowedRows(pools.owner),
     )
 
 
