@@ -276,21 +276,13 @@ def _world(
     exchange: Exchange,
     profiles: Profiles | None,
 ) -> World:
-    hosts = replace(parse_host_rules(settings.source_hosts), told=not settings.secured)
     return World(
         stores=stores,
         clock=SystemClock(),
         signals=exchange.signals("changes"),
         parsers=parsers,
         state_store=_state_store(settings, pools),
-        external=External(
-            PostgresExternalServers(),
-            PostgresExternalTables(),
-            PostgresReplication(),
-            PostgresExternalRows(),
-            HttpxProbe(hosts=hosts),
-            hosts,
-        ),
+        external=_external(settings),
         workers=Workers(
             barriers=exchange.signals("barriers"),
             requests=exchange.signals("requests"),
@@ -309,6 +301,12 @@ def _world(
         logins=Logins(PostgresReadLogins(pools.owner, pools.read_group), pools.read_place, pools.read_sessions),
         calls=Calls(backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max)),
     )
+
+
+def _external(settings: Settings) -> External:
+    hosts = replace(parse_host_rules(settings.source_hosts), told=not settings.secured)
+    tables, rows = PostgresExternalTables(), PostgresExternalRows()
+    return External(PostgresExternalServers(), tables, PostgresReplication(), rows, HttpxProbe(hosts=hosts), hosts)
 
 
 def _state_store(settings: Settings, pools: Pools) -> StateStore:
