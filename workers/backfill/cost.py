@@ -7,7 +7,6 @@ epoch is borne, and several in succession are not. Each scan has a bucket, and a
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Final
 
 from service.protocol.ids import JobId
@@ -52,12 +51,10 @@ class SharedCosts:
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0
     """How many long epochs `_spent` is the sum of: those since the bucket was full."""
-    _lock: Lock = field(default_factory=Lock)
 
     def took(self, job: JobId, milliseconds: int) -> None:
-        """Record what the changes of a job took in this epoch. Scans that run beside each other call it."""
-        with self._lock:
-            self._epoch[job] += milliseconds
+        """Record what the changes of a job took in this epoch."""
+        self._epoch[job] += milliseconds
 
     def settle(self, waited: float, now: float) -> None:
         """End an epoch, in which everybody waited for so many seconds for the scans."""

@@ -72,7 +72,7 @@ class EngineTurns:
         job_seconds = epoch.clock() - began
         if self.cost is not None:
             self.cost = self.cost.charged(job_seconds, epoch.clock())
-            epoch.stores.costs.took(scan.job, round(job_seconds * 1000))
+            epoch.stores.took(scan.job, job_seconds)
         self.paces[name] = scan.measure(outcomes, self.paces[name], slice_seconds=seconds, job_seconds=job_seconds)
         return outcomes
 

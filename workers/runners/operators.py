@@ -170,7 +170,7 @@ class Operator:
             seconds = epoch.clock() - began
             if self.cost is not None:
                 self.cost = self.cost.charged(seconds, epoch.clock())
-                epoch.stores.costs.took(self.job, round(seconds * 1000))
+                epoch.stores.took(self.job, seconds)
             self.pace.measured(seconds=seconds, slice_seconds=share)
             epoch.timings_ms[f"job_{self.fragment}"] = seconds * 1000
             if any(reads):

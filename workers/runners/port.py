@@ -39,6 +39,7 @@ class Stores:
     stage_timeout_ms: int = 0
     """How long the changes of a scan may take, and those of all scans; 0 is no limit."""
     costs: SharedCosts = field(init=False)
+    _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self.costs = SharedCosts(self.budget())
@@ -46,6 +47,11 @@ class Stores:
     def budget(self) -> CostBudget:
         """Return a bucket out of which nothing was spent."""
         return CostBudget(self.stage_timeout_ms / 1000)
+
+    def took(self, job: JobId, seconds: float) -> None:
+        """Record what the changes of a job took in this epoch. Scans that run beside each other call it."""
+        with self._lock:
+            self.costs.took(job, round(seconds * 1000))
 
     def check_cost(self, job: JobId) -> None:
         """Raise TooSlowError if a job's changes take the most of what all take together, and that is too much."""
