@@ -100,14 +100,14 @@ def die_in_recovery(service: Service) -> None:
 KILLS: dict[str, tuple[Callable[[Service], None], ...]] = {
     "a process": (kill_jvm, kill_one_backend),
     "a machine": (kill_postgres, kill_everything),
-    "the leader before it commits": (die_at("before_commit"),),
+    "the leader before it commits": (die_at("before_commit"), die_in_recovery),
     "the leader in a recovery": (die_in_recovery,),
     "the leader before it publishes": (die_at("before_publish"),),
 }
 """Those that differ most; `tests/soak/test_kill_storm.py` draws from all."""
 
 
-IN_EVERY_RUN = "the leader before it commits"
+IN_EVERY_RUN = "the leader in a recovery"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""All queries of TPC-H as views that both engines build, while keys move and processes die, until the time is over.
+"""All queries of TPC-H and Nexmark as views that both engines build, while keys move and processes die, until the time
+is over.
 
 `TPCH_SCALE` is 0.01 by default, with 60,000 line items. Each round builds all views anew: half of them before the
 changes begin, half while they go on.
@@ -10,19 +11,21 @@ import time
 
 import pytest
 
-from tests.support.followed import Followed, tpch_at
+from tests.support.followed import Followed, nexmark_of, tpch_at
 from tests.support.service import Service
 from tests.support.soaking import seeds
 
 pytestmark = pytest.mark.soak
 
 SCALE = float(os.environ.get("TPCH_SCALE", "0.01"))
+BIDS = 5_000
 COMPARISONS = 3
 
 
-@pytest.mark.parametrize("engine", ["store", "spark"])
-def test_i1_i3_i12_tpch_is_followed_on_both_engines(service: Service, engine: str) -> None:
-    followed = Followed(service, tpch_at(SCALE), engine)
+@pytest.mark.parametrize("engine", ["store", "spark", "auto"])
+@pytest.mark.parametrize("benchmark", ["tpch", "nexmark"])
+def test_i1_i3_i12_a_benchmark_is_followed_on_each_engine(service: Service, benchmark: str, engine: str) -> None:
+    followed = Followed(service, tpch_at(SCALE) if benchmark == "tpch" else nexmark_of(BIDS), engine)
     early, late = followed.benchmark.early, followed.benchmark.late
     followed.prepare()
     followed.fill()

@@ -50,7 +50,7 @@ class SharedCosts:
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0
-    """How many long epochs `_spent` is the sum of: those since the bucket was full."""
+    """How many long epochs that sum is of: those since the bucket was full."""
 
     def took(self, job: JobId, milliseconds: int) -> None:
         """Record what the changes of a job took in this epoch."""
