@@ -45,6 +45,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
 RELATIONS = {table.id: table for table in TABLES.values()}
 PLANNED = [replace(case, stage=with_spark(case.stage, RELATIONS, case.target)) for case in CASES]
 SENT, EXCHANGED = 64 << 20, 0
+LEFT = next(one for one in PLANNED if one.name == "a left join of many, with a condition on what is padded")
 
 
 def said(one: Case | int) -> str:
@@ -91,6 +92,18 @@ async def test_i1_changes_in_spark_give_what_the_query_answers(
     assert (
         await run(store, case, 1 if broadcast_bytes else 2, follows=follows(spark, broadcast_bytes), epochs=6) is None
     )
+
+
+async def test_i1_only_what_is_joined_to_the_core_changes(store: Store, spark: SparkSession) -> None:
+    """Its other rows are needed from the first epoch on."""
+    world = await world_of(store, LEFT, 1, None, follows(spark, SENT))
+    for _ in range(3):
+        await world.change(rows=8)
+    world.read_history()
+    for _ in range(2):
+        await world.change(rows=8, tables=["b"])
+        world.follow()
+        assert await world.differs() == (Counter(), Counter())
 
 
 class OnlyRows(PostgresStore):

@@ -1,7 +1,7 @@
 """One stage over changing tables in a real store. Its history is read by the store's engine or by Spark's."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -80,10 +80,10 @@ class World:
         self.reader = self.engine if self.made is None else self.made(self.read_by, self.bound)
         self.follower = self.engine if self.follows is None else self.follows(self.read_by, self.bound)
 
-    async def change(self, rows: int = 4) -> None:
+    async def change(self, rows: int = 4, tables: Collection[str] = tuple(TABLES)) -> None:
         """Write some rows into each table, and delete some, in the next epoch."""
         self.epoch += 1
-        for table in TABLES.values():
+        for table in map(TABLES.__getitem__, tables):
             keys = {self.random.randrange(14) for _ in range(self.random.randrange(rows))}
             if not keys:
                 continue

@@ -58,9 +58,10 @@ class SparkStageChanges:
         began = time.monotonic()  # noqa: TID251 - the engine owns the clock of its slice
         changes = self.inputs.changes(task.changed, task.windows)
         moved = {alias for alias, one in self.bound.of.items() if one.id in changes and changes[one.id].num_rows}
-        # A part is computed from all its rows, whichever of them changed.
-        parts = self.bound.stage.partition is not None
-        needed = {one.id for alias, one in self.bound.of.items() if (moved if parts else moved - {alias})}
+        # A part is computed from all its rows, whichever of them changed. So is a group that is joined to the core.
+        stage = self.bound.stage
+        wholly = {one.alias for join in stage.joins[0 if stage.partition is not None else 1 :] for one in join.inputs}
+        needed = {one.id for alias, one in self.bound.of.items() if (moved if alias in wholly else moved - {alias})}
         able = has_store_engine(self.store)
         ready = self.inputs.ready(needed, task.windows, slice_seconds=task.slice_seconds if able else None)
         written = Written(0, 0)
