@@ -198,19 +198,19 @@ async def test_explain_tells_the_plan_and_creates_nothing(leader: Leader) -> Non
     history = "spark from 100000 rows on, store below: jobs of Spark would take longer than the rows"
     changes = "spark from 1000000 changed rows of an epoch on, store below"
     facts = "target: m, operator: projection, engine: by rows, type: BACKFILL"
-    ids = 'cast("{0}"."name" as text), cast("{0}"."id" as bigint)'
+    ids = 'CAST("{0}"."name" AS TEXT), CAST("{0}"."id" AS BIGINT)'
     assert scans == [
         f"├─StreamStage {{ stage: 1, {facts}, parallelism: 2 }}",
         f"│   engine of history: {history}",
         f"│   engine of changes: {changes}",
-        f'│   projection: cast("i0"."id" as bigint), cast(0::smallint as smallint), {ids.format("i0")}',
+        f'│   projection: CAST("i0"."id" AS BIGINT), CAST(CAST(0 AS SMALLINT) AS SMALLINT), {ids.format("i0")}',
         "│   input: v i0, driver, unknown rows",
         '│     where: ("i0"."id" > 3)',
         "│   one changed row of v i0: rewrites at most 1 row",
         f"└─StreamStage {{ stage: 2, {facts}, parallelism: 1 }}",
         f"    engine of history: {history}",
         f"    engine of changes: {changes}",
-        f'    projection: cast(("i1"."id" + 1) as bigint), cast(1::smallint as smallint), {ids.format("i1")}',
+        f'    projection: CAST(("i1"."id" + 1) AS BIGINT), CAST(CAST(1 AS SMALLINT) AS SMALLINT), {ids.format("i1")}',
         "    input: t i1, driver, unknown rows",
         "    one changed row of t i1: rewrites at most 1 row",
     ]
