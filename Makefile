@@ -69,13 +69,13 @@ DURATIONS := .cache/durations
 WHOLE := tests/e2e tests/attacks
 PARTS := --ignore=tests/e2e --ignore=tests/attacks --ignore=tests/soak tests
 
-# Whole processes are waited for much of the time, so everything else takes what processors they leave. What runs beside
-# the processes that share a service is shown after them, and what took longest at the end. The tests of databases need no
-# JVM, so they begin before its classes are laid out.
+# Whole processes and databases are waited for much of the time, and everything else takes what processors they leave.
+# What runs beside the processes that share a service is shown after them, and what took longest at the end. The tests
+# of databases need no JVM, so they begin before its classes are laid out.
 test: $(STAMP) ## Everything but the long runs and the cluster
 	@$(MAKE) --no-print-directory style
 	@rm -rf $(DURATIONS); logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
-	nice -n 10 $(call part,databases,not e2e and postgres and not spark,$(PARTS)) > $$logs/2 2>&1 & databases=$$!; \
+	$(call part,databases,not e2e and postgres and not spark,$(PARTS)) > $$logs/2 2>&1 & databases=$$!; \
 	$(MAKE) --no-print-directory $(PREPARED); \
 	$(call part,own,own_service,tests/e2e) > $$logs/1 2>&1 & own=$$!; \
 	nice -n 10 $(call part,others,not e2e and (spark or not postgres),$(PARTS)) > $$logs/3 2>&1 & others=$$!; \
