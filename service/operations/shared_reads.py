@@ -47,7 +47,7 @@ class Together(Generic[K, V]):
 
 @dataclass(slots=True)
 class Remembered(Generic[K, V]):
-    """What was read, by key, for `seconds`. At most `ENTRIES_MAX` keys are kept, the newest. Times are monotonic."""
+    """Values read, by key, for `seconds`. At most `ENTRIES_MAX` keys are kept, the newest. Times are monotonic."""
 
     seconds: float
     kept: dict[K, tuple[V | None, float]] = field(default_factory=dict[K, tuple[V | None, float]])

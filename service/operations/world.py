@@ -101,7 +101,7 @@ class External:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """What the service tells its workers, and how long it waits for them."""
+    """The signals to workers, and how long the service waits for them."""
 
     barriers: Signals
     """Signals of injected barriers. Workers wait for these, so that other changes do not wake them."""
@@ -156,7 +156,7 @@ class Logins:
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """What a process remembers while it leads. A new leader begins without it."""
+    """The memory of a process that leads. A new leader begins without it."""
 
     epochs: Epochs = field(default_factory=Epochs)
     """The epoch numbers of the barriers that it makes."""
@@ -176,7 +176,7 @@ class Leading:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the calls of one process share."""
+    """The state that the calls of one process share."""
 
     claims: set[Claim] = field(default_factory=set[Claim], repr=False)
     """The claimed idempotency keys of the calls that are running."""
@@ -204,7 +204,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every operation may use. An operation that takes no more than this needs nothing else."""
+    """The ports that every operation may use. An operation that takes no more than this needs nothing else."""
 
     stores: Stores
     clock: Clock

@@ -99,10 +99,7 @@ def in_order(join: Join, known: Collection[str]) -> Iterator[tuple[str, Sequence
         return
     left, placed, pending = [one.alias for one in join.inputs], set[str](), own
     while left:
-        alias = next(
-            (one for one in left if placed <= single or one in single or any(equates(on, {one}, placed) for on in own)),
-            None,
-        )
+        alias = next((one for one in left if may_follow(one, placed, single, own)), None)
         if alias is None:
             return
         left.remove(alias)
@@ -110,6 +107,14 @@ def in_order(join: Join, known: Collection[str]) -> Iterator[tuple[str, Sequence
         here = [on for on in pending if placed.issuperset(on.inputs)]
         pending = [on for on in pending if on not in here]
         yield alias, here
+
+
+def may_follow(alias: str, placed: Collection[str], single: Collection[str], conditions: Sequence[Condition]) -> bool:
+    """Whether an input can be joined with `placed` ones without comparing every row with every other.
+
+    `single` inputs have one row.
+    """
+    return alias in single or set(placed) <= set(single) or any(equates(on, {alias}, placed) for on in conditions)
 
 
 def equates(on: Condition, some: Collection[str], others: Collection[str]) -> bool:

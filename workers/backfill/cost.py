@@ -42,7 +42,7 @@ class CostBudget:
 
 @dataclass
 class SharedCosts:
-    """What the changes of all views take together, while each of them is within its own budget."""
+    """The seconds that the changes of all views take together, while each is within its own budget."""
 
     together: CostBudget = CostBudget(0)
     over: Collection[JobId] = ()

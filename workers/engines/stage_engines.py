@@ -1,7 +1,7 @@
 """The engines of one stage in one generation. Each is made on first use, so that an idle view costs nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -23,7 +23,7 @@ from workers.state_store.port import VersionedStore, has_store_engine
 
 @dataclass
 class StageEngines:
-    """What computes a stage: the store, or Spark, which has one engine for history and one for changes."""
+    """The store's engine of a stage, and those of Spark: one for history and one for changes."""
 
     spark: SparkSession
     store: VersionedStore
@@ -34,7 +34,7 @@ class StageEngines:
     _projection: SparkProjection | None = None
     _reader: SparkStageEngine | SparkPartEngine | None = None
     _follower: SparkStageChanges | None = None
-    _merge: GroupMerge | None = field(default=None)
+    _merge: GroupMerge | None = None
 
     @property
     def scan_task(self) -> ScanTask:
@@ -81,8 +81,8 @@ class StageEngines:
 
     @property
     def merged(self) -> bool:
-        """Whether all groups are merged."""
-        return self._merge is not None and self._merge.done
+        """Whether all groups are merged. A format without an engine has no partial groups."""
+        return not has_store_engine(self.store) or (self._merge is not None and self._merge.done)
 
     def replan(self) -> None:
         """Discard the store's engine, because the actors have changed. The others take the actors of each epoch."""

@@ -4,7 +4,7 @@ A store with an engine of its own takes the sums: it has a log of partial groups
 groups afterwards. Of any other format, the groups that have sums are read, and written again with them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from itertools import chain
 
@@ -14,12 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary nam
 from service.protocol.ids import Epoch
 from service.protocol.stage import Aggregate
 from workers.backfill.stages import BoundStage
-from workers.engines.port import StageTask
+from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_lookups import Whole
-from workers.engines.stage_rows import over, packing, sums_of, write_changes
+from workers.engines.stage_rows import outcomes_of, over, packing, sums_of, with_written, write_changes
 from workers.engines.whole import blocks_of
 from workers.queries.stage_spark import StageSelect
-from workers.spark.frames import send_task
+from workers.spark.frames import Reports, send_task
 from workers.state_store.port import CLOSE, LIVE, VersionedStore, Written, has_store_engine
 from workers.state_store.wire import ticked
 
@@ -27,19 +27,18 @@ _OLD = "old_"
 
 
 def add_history(
-    store: VersionedStore, bound: BoundStage, rows: DataFrame, task: StageTask, *, once_read: Callable[[], None]
-) -> Written:
-    """Add the rows of a page. `once_read` raises, before anything is kept, if a reader ran twice."""
+    store: VersionedStore, bound: BoundStage, rows: DataFrame, task: StageTask, reports: Reports
+) -> list[ActorOutcome]:
+    """Add the rows of a page, and return the outcomes of its readers. Raises RepeatedTaskError if one ran twice."""
     if has_store_engine(store):
         sums = _arriving(bound, rows, task)
         with store.staging(bound, task.curr) as session:
             session.add_sums(sums_of(sums))
-            once_read()
+            outcomes = outcomes_of(reports, len(task.actors))
             session.end(task.at, whole=False)
-        return Written(0, 0)
+        return outcomes
     written = _regroup(store, bound, rows, task)
-    once_read()
-    return written
+    return with_written(outcomes_of(reports, len(task.actors)), written)
 
 
 def add_changes(

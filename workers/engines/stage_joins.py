@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
 from service.protocol.stage import Condition, Join, JoinKind
-from service.protocol.stage_spark import equates
+from service.protocol.stage_spark import may_follow
 from workers.backfill.stages import BoundStage
 from workers.queries.stage_spark import all_of
 from workers.state_store.port import VNODE
@@ -60,8 +60,9 @@ class StageJoins:
         alone = [on for on in conditions if {first}.issuperset(on.inputs)]
         pending = [on for on in conditions if on not in alone]
         rows, placed, left = rows.where(_all(alone)), {first}, list(others)
+        single = {one.alias for one in self.bound.stage.inputs if one.single}
         while left:
-            alias = next((one for one in left if any(equates(on, {one}, placed) for on in pending)), left[0])
+            alias = next((one for one in left if may_follow(one, placed, single, pending)), left[0])
             left.remove(alias)
             placed.add(alias)
             here = [on for on in pending if placed.issuperset(on.inputs)]

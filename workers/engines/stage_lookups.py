@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from typing import NamedTuple
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -101,6 +102,14 @@ class Loaded:
                 self.frames.pop().unpersist()
 
 
+class LookedUp(NamedTuple):
+    """The rows of each input, which of them are `small` enough for all tasks, and how many bytes the others have."""
+
+    rows: dict[str, DataFrame]
+    small: set[str]
+    exchanged_bytes: int
+
+
 @dataclass
 class Lookups:
     """Some inputs of one stage. `version` changes whenever one is read again."""
@@ -113,8 +122,6 @@ class Lookups:
     version: int = 0
     closed: bool = False
     loaded: dict[RelationId, Loaded] = field(default_factory=dict[RelationId, Loaded])
-    small: set[str] = field(default_factory=set[str])
-    """The inputs of the last `frames` that can be sent to all tasks."""
 
     @property
     def aliases(self) -> Mapping[RelationId, Sequence[str]]:
@@ -163,21 +170,20 @@ class Lookups:
         loaded.at = at
         return loaded
 
-    def frames(self) -> tuple[dict[str, DataFrame], int]:
-        """Return the rows of each input, and how many bytes they have that are not sent to all tasks."""
-        exchanged, found = 0, dict[str, DataFrame]()
-        self.small.clear()
+    def frames(self) -> "LookedUp":
+        """Return the rows of each input."""
+        exchanged, found, small = 0, dict[str, DataFrame](), set[str]()
         for relation, aliases in self.aliases.items():
             loaded = self.loaded[relation]
             whole = reduce(DataFrame.unionAll, loaded.frames)
             size = bytes_of(whole)
             if size <= self.broadcast_bytes:
-                self.small.update(aliases)
+                small.update(aliases)
             else:
                 exchanged += size * len(aliases)
             for alias in aliases:
                 found[alias] = whole.selectExpr(*named_columns(alias, loaded.relation, typed=True))
-        return found, exchanged
+        return LookedUp(found, small, exchanged)
 
     def close(self) -> None:
         """Release the memory of all inputs. A part that another thread reads meanwhile is released when it is there."""

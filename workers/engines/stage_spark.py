@@ -72,17 +72,11 @@ class SparkStageEngine:
         if not self.lookups.ready(task.at, slice_seconds=task.slice_seconds):
             took = time.monotonic() - began  # noqa: TID251 - as above
             return [nothing_read(index, task.page_rows, took) for index in range(actors)]
-        frame, outcomes = self._frame(actors), list[ActorOutcome]()
-
-        def once_read() -> None:
-            outcomes[:] = outcomes_of(self.reports, actors)
-
-        if self.bound.stage.aggregate is None:
-            written = write(frame, task)
-            once_read()
-        else:
-            written = add_history(self.store, self.bound, frame, task, once_read=once_read)
-        return with_written(outcomes, written)
+        frame = self._frame(actors)
+        if self.bound.stage.aggregate is not None:
+            return add_history(self.store, self.bound, frame, task, self.reports)
+        written = write(frame, task)
+        return with_written(outcomes_of(self.reports, actors), written)
 
     def close(self) -> None:
         """Release the memory of the other inputs."""
@@ -102,7 +96,7 @@ class SparkStageEngine:
         return made
 
     def _made(self, actors: int) -> DataFrame:
-        inputs, exchanged = self.lookups.frames()
+        inputs, small, exchanged = self.lookups.frames()
         partitions = max(self.session.sparkContext.defaultParallelism, -(-exchanged // PARTITION_BYTES))
         self.session.conf.set("spark.sql.shuffle.partitions", str(partitions))
         read = self.session.range(0, actors, 1, actors).mapInArrow(
@@ -110,7 +104,7 @@ class SparkStageEngine:
         )
         driver = self.bound.stage.driver.alias
         inputs[driver] = read.selectExpr(ticked(VNODE), *named_columns(driver, self.scan.driver, typed=False))
-        rows = StageJoins(self.bound, self.lookups.small).rows(inputs)
+        rows = StageJoins(self.bound, small).rows(inputs)
         if self.bound.stage.aggregate is not None:
             return rows
         target = self.bound.target

@@ -174,7 +174,10 @@ class StageScan(HistoryScan):
         try:
             with epoch.spark_turn():
                 self.turns.check_present()
-                merge, computing = self._engines(epoch).merge(len(self.state.actors)), True
+                engines = self._engines(epoch)
+                if engines.merged:
+                    return
+                merge, computing = engines.merge(len(self.state.actors)), True
                 seconds = self.turns.paces[Engine.STORE].slice_seconds(epoch.share_seconds())
                 inserted = merge.run(epoch.barrier.curr, slice_seconds=seconds)
         except Exception as error:

@@ -35,7 +35,7 @@ class _Texts(AccumulatorParam[list[str]]):
 
 
 class Reports:
-    """What tasks tell the driver beside their rows. A value of it travels in their closures.
+    """Texts that tasks tell the driver beside their rows. A value of it travels in their closures.
 
     Spark adds what a task has told when it ends. A task that runs again tells again.
     """

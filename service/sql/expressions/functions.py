@@ -49,7 +49,7 @@ from service.sql.expressions.typed import BOOLEAN, DATE, INTEGER, TEXT, Typed
 
 
 class Kind(Enum):
-    """What a function is.
+    """The kind of a function.
 
     SUMS are aggregates that are computed from sums of contributions, WHOLE those computed from all rows of a group.
     ROWS return several rows. SESSION are names that depend on the session: nothing may use them. SYNTAX is no function.
@@ -284,7 +284,7 @@ def names(*kinds: Kind) -> frozenset[str]:
 
 AGGREGATES: Final = names(Kind.SUMS, Kind.WHOLE)
 CALLABLE: Final = FUNCTIONS.keys() - names(Kind.SESSION)
-"""What a statement that changes rows may call, and syntax that looks like a call."""
+"""Functions that a statement that changes rows may call, and syntax that looks like a call."""
 SPARK_WORDS: Final = frozenset(
     word.lower()
     for row in FUNCTIONS.values()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from typing_extensions import override
@@ -127,3 +127,9 @@ def test_a_format_without_dml_refuses_every_statement() -> None:
         StatementResult(id=statement.id, affected=0, error=said, sqlstate="0A000") for statement in statements
     )
     assert (epoch.changed, dict(epoch.key_count_deltas)) == (set(), {})
+
+
+@pytest.mark.parametrize(("capabilities", "merged"), [(POSTGRES, False), (Capabilities(), True)])
+def test_a_format_without_an_engine_has_no_groups_to_merge(capabilities: Capabilities, *, merged: bool) -> None:
+    store = epoch_of(capabilities).stores.versioned
+    assert StageEngines(cast("Any", None), store, cast("Any", None)).merged is merged
