@@ -36,6 +36,7 @@ def test_s3_a_header_of_a_million_bytes_delays_nobody(rows: httpx.Client, bystan
             assert answer.status_code == 422, answer.text
 
 
+@pytest.mark.soak
 def test_s9_bodies_that_unfold_to_gigabytes_are_loaded_or_refused(
     service: Service, rows: httpx.Client, bystander: Bystander
 ) -> None:

@@ -158,6 +158,7 @@ def test_s7_a_view_that_grows_without_end_is_given_up_with_the_reason(service: S
         ("SELECT a.id AS a, b.id AS b FROM hf a CROSS JOIN hf b", 90_000, "INSERT INTO hf VALUES (300, 0)", 90_601),
     ],
 )
+@pytest.mark.soak
 def test_n8_a_created_view_that_grows_without_end_fails_alone_with_the_reason(
     service: Service, bystander: Bystander, query: str, created: int, change: str, grown: int
 ) -> None:

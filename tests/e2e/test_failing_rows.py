@@ -75,6 +75,7 @@ def test_a_row_that_several_views_cannot_compute_costs_one_recovery(service: Ser
     assert service.state(service.job("reader")) == "Created"
 
 
+@pytest.mark.soak
 def test_a_live_change_fails_a_created_view_that_stays_readable(service: Service) -> None:
     service.run("CREATE TABLE t (id int PRIMARY KEY, k text, v int)")
     service.run("INSERT INTO t SELECT g, 'k', 1 FROM generate_series(1, 100) g")

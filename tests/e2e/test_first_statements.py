@@ -210,6 +210,7 @@ def test_u11_an_added_column_outlives_a_kill(service: Service, engine: str) -> N
     assert service.sql("SELECT d FROM joined WHERE id = 10") == [["y"]]
 
 
+@pytest.mark.soak
 def test_u11_a_column_is_added_while_a_load_runs(service: Service) -> None:
     """The rows that come afterwards have the default too, and what is changed meanwhile stays."""
     service.run("CREATE TABLE t (id int PRIMARY KEY, k int)")

@@ -35,6 +35,7 @@ def filled(service: Service) -> None:
     service.run("INSERT INTO customers SELECT g, 'r' || g % 7 FROM generate_series(0, 2999) g")
 
 
+@pytest.mark.soak
 def test_an_index_serves_users_and_stages_until_nobody_needs_it(service: Service) -> None:
     filled(service)
     assert "_by_" not in plan(service, FOUND)

@@ -101,6 +101,7 @@ def test_f3_drops_return_while_a_reader_holds_what_they_drop(
     until(lambda: not tables(shop, table, view), what="their tables are gone")
 
 
+@pytest.mark.soak
 def test_f3_a_name_that_a_reader_still_holds_can_be_used_again(
     shop: Service, reader: psycopg.Connection[tuple[Any, ...]]
 ) -> None:

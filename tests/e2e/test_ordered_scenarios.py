@@ -116,6 +116,7 @@ def test_what_comes_second_waits_over_a_recovery(service: Service) -> None:
     assert service.sql(FRAGMENT_PROGRESS) == []
 
 
+@pytest.mark.soak
 def test_a_scan_that_waits_is_started_by_its_id_and_all_of_a_job_by_the_job_s(service: Service) -> None:
     """Scenario 31."""
     for name in ("t1", "t2", "t3"):

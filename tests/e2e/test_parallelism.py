@@ -50,6 +50,7 @@ def test_a_backfill_has_a_parallelism_of_its_own(service: Service) -> None:
     until_parallel(service, own | cleared, "fixed(2)", 2)
 
 
+@pytest.mark.soak
 def test_the_positions_of_a_finished_job_outlive_its_actors(service: Service) -> None:
     """Scenario 66: one for each vnode, completed, without a key."""
     table(service, "t66", 1_000)

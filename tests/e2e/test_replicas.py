@@ -26,6 +26,7 @@ def pair(postgres_url: str) -> Iterator[tuple[Service, Service]]:
         yield first, second
 
 
+@pytest.mark.soak
 def test_i3_every_replica_serves_and_the_lease_moves(pair: tuple[Service, Service]) -> None:
     leader, follower = pair
     assert leader.leads()

@@ -87,6 +87,7 @@ def test_a_view_is_traced_from_the_request_to_its_scans(traced: Service, collect
     assert run.began <= scan.began < scan.ended <= run.ended <= epoch.ended
 
 
+@pytest.mark.soak
 def test_nothing_secret_is_in_a_span(traced: Service, collector: Collector) -> None:
     """Statements hold passwords and values; a span has none of their words, and no address or token."""
     collector.mode = "take"

@@ -45,7 +45,7 @@ class Changed:
             yield operation, pa.RecordBatch.from_pylist(rows, schema=read_schema(UPSTREAM))
 
 
-@pytest.mark.parametrize("bad", sampled([{0}, {1234}, {7, 8}, set[int](), {ROWS - 1}]))
+@pytest.mark.parametrize("bad", sampled([{0}, {1234}, {7, 8}, set[int](), {ROWS - 1}], share=5))
 def test_n7a_the_row_is_found_with_one_plan_and_a_job_for_each_half(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, bad: set[int]
 ) -> None:

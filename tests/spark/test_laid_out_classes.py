@@ -47,6 +47,7 @@ def test_a_jvm_maps_what_was_laid_out(classes: Path, tmp_path: Path, monkeypatch
         assert str(classes) in mapped(process)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("laid_out", ["for other jars", "never"])
 def test_what_does_not_fit_is_passed_over(
     laid_out: str, classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -66,6 +67,7 @@ def test_what_does_not_fit_is_passed_over(
         assert process.poll() is None
 
 
+@pytest.mark.soak
 def test_a_jvm_with_another_memory_starts(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One so large that addresses are longer: what was laid out speaks of shorter ones."""
     assert classes.exists()
