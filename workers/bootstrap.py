@@ -18,7 +18,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, SourceId, WorkerId
 from service.protocol.report import Failed, JobFailure
-from service.protocol.request import Rejected, Request, Verified, Verify
+from service.protocol.request import Rejected, Request, Response, Verify
 from workers.agent import Agent
 from workers.cdc.connecting import AwayError
 from workers.graph import SCANS_AT_ONCE, GraphExecutor
@@ -90,7 +90,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         store = PostgresStore(url, barrier.graph, barrier.generation, stage_timeout_ms=limit)
         return Stores(store, DmlStore(dml_url, barrier.graph, barrier.generation), store, limit)
 
-    def respond(request: Request) -> Verified | Rejected | None:
+    def respond(request: Request) -> Response | None:
         def reader(question: Verify) -> PostgresStore:
             return PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id)
 
@@ -155,6 +155,7 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted:
     then; otherwise return None.
     """
     blamed = error if isinstance(error, JobFailedError) else None
+    broke = error if isinstance(error, StatementBrokeError) else None
     if exhausted and (blamed is None or not blamed.computing):
         return None
     deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
@@ -165,10 +166,10 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted:
         epoch=barrier.curr,
         error=f"{blamed.where}: {EXHAUSTED}" if exhausted and blamed is not None else reason,
         job=None if blamed is None else blamed.job,
-        statement=error.statement if isinstance(error, StatementBrokeError) else None,
+        statement=None if broke is None else broke.statement,
         deterministic=deterministic and not exhausted,
         exhausted=exhausted or (blamed is not None and blamed.exhausted),
-        too_slow=blamed is not None and blamed.too_slow,
+        too_slow=(blamed is not None and blamed.too_slow) or (broke is not None and broke.too_slow),
         others=() if blamed is None else tuple(map(_of_another, blamed.others)),
     )
 

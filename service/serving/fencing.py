@@ -10,9 +10,12 @@ from typing import Final
 
 from psycopg import errors, sql
 
-from service.domain.errors import Deposed, Stale, Unavailable
+from service.domain.errors import Deposed, Stale
 from service.protocol.ids import Generation, GraphId, Term
 from service.serving.connections import Connection, Pool, translated
+from service.telemetry.log import logger
+
+log = logger("fences")
 
 END_SECONDS: Final = 10.0
 """The longest wait for old sessions to end. They only have to receive the signal and roll back."""
@@ -102,8 +105,10 @@ async def _end_sessions(pool: Pool, graph: GraphId, generation: Generation) -> N
     (pause, longest), waited = LOOK_SECONDS, 0.0
     async with pool.connection() as conn:
         while left := await (await conn.execute(_END_OLD_SESSIONS, wanted)).fetchall():
-            # A session that does not end may keep its locks, so the caller has to try again.
             if waited >= END_SECONDS:
-                raise Unavailable(f"{len(left)} sessions of generations before {generation} would not end")
+                # Some functions of Postgres cannot be interrupted. Such a session can commit nothing any more, and
+                # nobody waits for the rows that it holds, except writers of the same rows.
+                log.warning("fence.sessions_left", graph=graph, generation=generation, sessions=len(left))
+                return
             await conn.execute("select pg_sleep(%s)", [pause])
             waited, pause = waited + pause, min(pause * 2, longest)

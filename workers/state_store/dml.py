@@ -8,6 +8,7 @@ Every statement is reduced to two sets: *ended* (rows whose versions end) and *b
 afterwards). One SQL command then writes both, so that one net change per key and epoch remains.
 """
 
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,14 @@ from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Stateme
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
-from workers.state_store.connections import ONLY_BY_KEY, application_name, psycopg_connection
+from workers.state_store.connections import (
+    GRACE_SECONDS,
+    ONLY_BY_KEY,
+    NoAnswerError,
+    Patient,
+    application_name,
+    psycopg_connection,
+)
 from workers.state_store.loads import Beside, move
 from workers.state_store.port import DmlOutcome, StatementBrokeError
 from workers.state_store.postgres import hold_generation
@@ -90,6 +98,7 @@ class DmlStore:
                     run.not_reached += [one.id for one in statements[place:]]
                     break
                 run.statement(statement)
+            connection.patience = math.inf
             connection.execute("set local statement_timeout = '60s'")
             connection.execute(_sql(hold_generation(self.graph, self.generation)))
         return run.outcome()
@@ -105,7 +114,7 @@ class _Run:
     def __init__(
         self,
         store: DmlStore,
-        connection: psycopg.Connection,
+        connection: Patient,
         epoch: Epoch,
         limits: DmlLimits,
         *,
@@ -150,7 +159,8 @@ class _Run:
         except psycopg.Error as error:
             lost = (error.sqlstate or "").startswith(_CONNECTION_LOST)
             if lost or self._connection.closed or self._half_committed:
-                raise StatementBrokeError(statement.id, error) from error
+                stuck = isinstance(error, NoAnswerError)
+                raise StatementBrokeError(statement.id, error, too_slow=stuck) from error
             self._failed(statement, error)
         else:
             self._results.append((relation, StatementResult(id=statement.id, affected=affected)))
@@ -206,6 +216,7 @@ class _Run:
         wanted = self._share_ms if self._alone else left if staged else min(self._share_ms, left)
         if self._timeout_ms == 0 or self._timeout_ms > 2 * wanted or (staged and self._timeout_ms != wanted):
             self._timeout_ms = wanted
+            self._connection.patience = wanted / 1000 + GRACE_SECONDS
             self._connection.execute(_sql(f"set local statement_timeout = {wanted}"))
 
     def _failed(self, statement: Statement, error: psycopg.Error) -> None:

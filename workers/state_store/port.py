@@ -209,11 +209,11 @@ class DmlOutcome:
 
 
 class StatementBrokeError(Exception):
-    """The connection to the state store was lost while a statement ran."""
+    """The connection to the state store was lost while a statement ran, or given up, because it was `too_slow`."""
 
-    def __init__(self, statement: StatementId, error: Exception) -> None:
+    def __init__(self, statement: StatementId, error: Exception, *, too_slow: bool = False) -> None:
         super().__init__(f"the connection to the state store was lost while statement {statement} ran: {error}")
-        self.statement = statement
+        self.statement, self.too_slow = statement, too_slow
 
 
 class DmlWriter(Protocol):

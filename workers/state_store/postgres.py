@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +26,7 @@ from workers.state_store.connections import (
     PAGES,
     STAGING,
     WRITING,
+    Patient,
     adbc_connection,
     application_name,
     psycopg_connection,
@@ -159,7 +159,7 @@ class PostgresStore:
         return Written(incoming.rows, closed)
 
     @contextmanager
-    def transaction(self, setup: Sequence[str], *, kept: bool = True) -> Generator["psycopg.Connection[Any]"]:
+    def transaction(self, setup: Sequence[str], *, kept: bool = True) -> Generator[Patient]:
         """Yield a session in a transaction. When the context ends, fence and commit it, or roll back unless `kept`."""
         with (
             psycopg_connection(self.url, self._name, setup) as connection,

@@ -1,5 +1,6 @@
 """Compute a stage in the state store's own SQL: pages of history and changes, in one transaction."""
 
+import math
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.stages import Advances, BoundStage, Windows
 from workers.state_store import stage_sql
+from workers.state_store.connections import GRACE_SECONDS, NoAnswerError, Patient
 from workers.state_store.port import ArrowPage, Replayed, TooSlowError, Written
 from workers.state_store.stage_delta import Delta, counted
 from workers.state_store.statements import ENDED_AND_MADE, page_conditions, page_rows, stored_columns, write, written
@@ -37,7 +39,7 @@ class StageWriter:
     `part_of` finds a page's part of a block of a relation, and its upper key.
     """
 
-    connection: "psycopg.Connection[Any]"
+    connection: Patient
     bound: BoundStage
     epoch: Epoch
     part_of: Callable[[Relation, Block, Epoch, PageSize], tuple[Block, Position | None]]
@@ -110,12 +112,16 @@ class StageWriter:
             yield
             return
         self._run(f"set local statement_timeout = {self.timeout_ms}")
+        self.connection.patience = self.timeout_ms / 1000 + GRACE_SECONDS
         try:
             yield
+        except NoAnswerError as error:
+            raise TooSlowError(self.limit_ms) from error
         except psycopg.errors.QueryCanceled as error:
             if "statement timeout" not in str(error):
                 raise
             raise TooSlowError(self.limit_ms) from error
+        self.connection.patience = math.inf
 
     def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Add sums that were computed elsewhere to those of pages. See `StageSession`."""

@@ -92,7 +92,9 @@ async def _blame_statements(tx: Transaction, view: GraphView, effect: Abandon, *
     culprit = None if effect.failure is None else effect.failure.statement
     carried = await tx.statements.blame(view.in_flight.epoch, culprit)
     error = f"the epoch that ran the statement was abandoned: {effect.reason}"
-    results = [StatementResult(id=one, affected=0, error=error) for one in failed(carried, culprit=culprit, hung=hung)]
+    too_slow = effect.failure is not None and effect.failure.too_slow
+    failing = failed(carried, culprit=culprit, hung=hung, too_slow=too_slow)
+    results = [StatementResult(id=one, affected=0, error=error) for one in failing]
     await tx.statements.finish(results, epoch=view.committed, now=now)
 
 
@@ -149,7 +151,7 @@ async def _show(world: World, view: GraphView, *, term: Term) -> None:
         return
     async with world.stores.begin(term) as tx:
         entry = None if view.policy.relation is None else await tx.catalog.get(view.policy.relation)
-    if entry is None or not entry.shown:
+    if entry is None or not (entry.shown and entry.relation.kind.stored):
         return
     refused = await world.state_store.tables.publish(view.graph, view.committed, term=term, created=[entry.relation])
     if refused:

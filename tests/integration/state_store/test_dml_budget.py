@@ -6,8 +6,10 @@ import psycopg
 import pytest
 
 from service.protocol.dml import DmlLimits, InsertValues, Statement, Unfinished, Update
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId, Term
+from service.serving import fencing
 from tests.support.state_store import Store, relation, store_of
+from workers.state_store import dml as dml_module
 from workers.state_store.dml import DmlStore
 from workers.state_store.port import StatementBrokeError
 
@@ -99,3 +101,23 @@ def test_s7_a_statement_that_is_alone_is_set_aside_while_slow_statements_rest(st
     dml(store).run([inserting(1)], Epoch(8))
     outcome = dml(store).run([setting(1)], Epoch(9), DmlLimits(epoch_ms=400, patient=False))
     assert outcome.unfinished == Unfinished(set_aside=ids(1))
+
+
+UNSTOPPABLE = "length(normalize(repeat(chr(769), 7000) || repeat(chr(807), 7000)))::text"
+"""Seconds of one function of Postgres that heeds no timeout."""
+
+
+async def test_a7_a_statement_that_postgres_cannot_stop_is_given_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It broke all barriers until it ended, which takes hours for a longer text."""
+    monkeypatch.setattr(dml_module, "GRACE_SECONDS", 0.1)
+    with pytest.raises(StatementBrokeError) as given_up:
+        dml(store).run([inserting(1), setting(2, UNSTOPPABLE)], Epoch(9), SHORT)
+    assert (given_up.value.statement, given_up.value.too_slow) == (2, True)
+    assert await store.rows("select count(*) from pg_stat_activity where query like '%normalize%chr(807)%'") == [(2,)]
+    # Its session may not commit, and nobody waits for it.
+    monkeypatch.setattr(fencing, "END_SECONDS", 0.1)
+    await store.fences.fence(DATABASE_GRAPH, Generation(6), term=Term(7))
+    later = DmlStore(store.logins.writer_url, DATABASE_GRAPH, Generation(6))
+    assert later.run([inserting(1)], Epoch(12)).key_count_deltas == {PAIRS.id: 1}
