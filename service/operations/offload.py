@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from service.ports.parsing import Parsers
 from service.protocol.relation import Relation
@@ -13,6 +13,8 @@ from service.sql.statements.statement import Statement
 from service.sql.text.tree import Tree
 from service.sql.text.weight import SHORT, is_light
 
+LONG: Final = 32_000
+"""Constants in so many characters take some 10 milliseconds."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ async def beside_views(
 
 async def parsed(parsers: Parsers, text: str) -> Statement:
     """Parse a text with one statement. Raises Invalid with the position of the fault."""
-    constants = await _linear(text, parse_constants, text)
+    constants = await _linear(parsers, text, parse_constants, text)
     return await beside(parsers, text, parse, text) if constants is None else constants
 
 
@@ -51,15 +53,17 @@ async def bound_insert(
     parsers: Parsers, text: str, statement: Insert, relations: Mapping[str, Relation]
 ) -> BoundInsert:
     """Bind an INSERT. Raises Invalid, NotFound."""
-    bound = await _linear(text, bind_constants, statement, relations)
+    bound = await _linear(parsers, text, bind_constants, statement, relations)
     return await beside(parsers, text, bind_insert, statement, relations) if bound is None else bound
 
 
-async def _linear(text: str, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Parse plain constants, in a thread if the text is long.
+async def _linear(parsers: Parsers, text: str, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Parse plain constants, in a thread or in another process if the text is long.
 
-    The time is linear in the length, so neither another process nor a limit on concurrent callers is needed.
+    The time is linear in the length. But many long texts at once would leave no time for anything else.
     """
     if len(text) <= SHORT:
         return read(*args, **kwargs)
-    return await asyncio.to_thread(read, *args, **kwargs)
+    if len(text) <= LONG:
+        return await asyncio.to_thread(read, *args, **kwargs)
+    return await parsers.run(len(text), read, *args, **kwargs)
