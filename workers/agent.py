@@ -22,7 +22,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.epoch import NEVER, instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId
 from service.protocol.report import Collected, Failed
-from service.protocol.request import Rejected, Request, Verified
+from service.protocol.request import Request, Response
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 
 LANE_IDLE = timedelta(minutes=10)
@@ -101,7 +101,7 @@ class Agent:
     client: MetaClient
     executor_of: Callable[[GraphId], Executor]
     """Makes the executor of a graph when the graph's first barrier arrives."""
-    respond: Callable[[Request], Verified | Rejected | None]
+    respond: Callable[[Request], Response | None]
     explain: Callable[[Barrier, Exception], Failed | None]
     stop: threading.Event = field(default_factory=threading.Event)
     registered: Registered | None = None

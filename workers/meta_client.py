@@ -12,7 +12,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import Epoch, GraphId, SourceId, WorkerId
 from service.protocol.report import Collected, Failed
-from service.protocol.request import REQUEST, Rejected, Request, Verified
+from service.protocol.request import REQUEST, Request, Response
 
 GONE = 410
 SLACK_SECONDS = 20.0
@@ -80,7 +80,7 @@ class MetaClient:
         answer = self._call("GET", f"/sources/{source}")
         return SourceConnection.model_validate_json(answer.content)
 
-    def respond(self, worker: WorkerId, response: Verified | Rejected) -> None:
+    def respond(self, worker: WorkerId, response: Response) -> None:
         """Send the response to a request."""
         self._call("POST", f"/workers/{worker}/responses", response.model_dump_json())
 

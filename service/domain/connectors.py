@@ -1,19 +1,23 @@
 """List the connectors that a table or a sink may name, with the checks of their options.
 
-A check returns the number of splits (1 for a sink), and raises ValueError with the reason for a refusal. The worker's
+A check raises ValueError with the reason for a refusal. That of a source returns the number of splits. The worker's
 part of a connector is in `workers.connectors`. Sources that several tables follow (`postgres-cdc`) are in
 `service.domain.source`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.protocol import datagen
+from service.protocol import datagen, delta
 from service.protocol.columns import Column
 from service.protocol.plan import Connector
 
 Check = Callable[[Mapping[str, str], Sequence[Column]], int]
+CheckSink = Callable[[Mapping[str, str], Sequence[Column], Sequence[str]], object]
+"""Takes the options, the columns, and the names of the key's columns."""
 CONNECTOR: Final = "connector"
 """The option that names the connector."""
 
@@ -22,31 +26,63 @@ def _datagen(options: Mapping[str, str], columns: Sequence[Column]) -> int:
     return datagen.read(options, columns).splits
 
 
-def _blackhole(options: Mapping[str, str], _: Sequence[Column]) -> int:
+def _blackhole(options: Mapping[str, str], _: Sequence[Column], __: Sequence[str]) -> None:
     if unknown := options.keys() - {"type"}:
         raise ValueError(f'unknown option "{min(unknown)}"')
-    return 1
+
+
+@dataclass(frozen=True, slots=True)
+class SinkKind:
+    """A kind of sink. One that `commits` has a target that takes each change once (I14): its job has a graph of its own
+    for ever, and a worker makes the target ready first.
+    """
+
+    check: CheckSink
+    commits: bool = False
 
 
 SOURCES: Final[Mapping[str, Check]] = {datagen.NAME: _datagen}
-SINKS: Final[Mapping[str, Check]] = {"blackhole": _blackhole}
+SINKS: Final[Mapping[str, SinkKind]] = {
+    "blackhole": SinkKind(_blackhole),
+    delta.NAME: SinkKind(delta.read, commits=True),
+}
+COMMITS: Final = "its target is committed to by itself, once in a commit_interval"
+"""Why a sink has a graph of its own."""
 
 
-def check_connector(named: tuple[str, int | None] | None, known: Mapping[str, Check]) -> None:
+def check_connector(named: tuple[str, int | None] | None, known: Collection[str]) -> None:
     """Raise Invalid at its position if a statement names a connector that there is not."""
     if named is not None and named[0] not in known:
         message = f'connector "{named[0]}" is not supported here: it is one of {", ".join(known)}'
         raise Invalid(message, position=named[1])
 
 
-def checked(options: Mapping[str, str], columns: Sequence[Column], known: Mapping[str, Check]) -> tuple[Connector, int]:
-    """Return the connector that the options name, and its number of splits. Raises Invalid."""
+def checked(options: Mapping[str, str], columns: Sequence[Column]) -> tuple[Connector, int]:
+    """Return the connector that fills a table of these columns, and its number of splits. Raises Invalid."""
+    connector = _named(options, SOURCES)
+    with _refusing(connector.name):
+        return connector, SOURCES[connector.name](connector.options, columns)
+
+
+def checked_sink(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[str]) -> Connector:
+    """Return the connector of a sink for rows of these columns. `key` names those of their key. Raises Invalid."""
+    connector = _named(options, SINKS)
+    with _refusing(connector.name):
+        SINKS[connector.name].check(connector.options, columns, key)
+    return connector
+
+
+def _named(options: Mapping[str, str], known: Collection[str]) -> Connector:
     name = options.get(CONNECTOR)
     if name is None:
         raise Invalid(f'option "{CONNECTOR}" is missing: it is one of {", ".join(known)}')
     check_connector((name, None), known)
-    own = {option: text for option, text in options.items() if option != CONNECTOR}
+    return Connector(name=name, options={option: text for option, text in options.items() if option != CONNECTOR})
+
+
+@contextmanager
+def _refusing(connector: str) -> Generator[None]:
     try:
-        return Connector(name=name, options=own), known[name](own, columns)
+        yield
     except ValueError as error:
-        raise Invalid(f'connector "{name}": {error}') from None
+        raise Invalid(f'connector "{connector}": {error}') from None

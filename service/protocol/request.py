@@ -1,4 +1,4 @@
-"""Define the request that the service sends to a worker outside the barriers: verify a view.
+"""Define the requests that the service sends to a worker outside the barriers: verify a view, claim a sink's target.
 
 A request never blocks an epoch, because the worker answers it on a separate thread.
 """
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from service.protocol.ids import Bigint, Count, EpochField, GraphId, RequestId, Vnode
-from service.protocol.plan import VnodePosition
+from service.protocol.plan import Connector, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.stage import Engine, Stage
 
@@ -46,6 +46,31 @@ class Verify(_Value):
     relation: Relation
     stages: tuple[VerifyStage, ...]
     differing_keys_max: int = 20
+
+
+class _Target(_Value):
+    id: RequestId
+    connector: Connector
+    relation: Relation
+
+
+class ClaimTarget(_Target):
+    """Make the target of a sink ready, or say why it cannot be. The worker answers with `Done`."""
+
+    type: Literal["claim_target"] = "claim_target"
+
+
+class ReleaseTarget(_Target):
+    """Remove what was prepared for the target of a sink that was dropped. The worker answers with `Done`."""
+
+    type: Literal["release_target"] = "release_target"
+
+
+class Done(_Value):
+    """The request was carried out."""
+
+    type: Literal["done"] = "done"
+    id: Bigint[RequestId]
 
 
 class Rejected(_Value):
@@ -93,7 +118,7 @@ class Verified(_Value):
     rows_extra: tuple[str, ...] = ()
 
 
-Request = Verify
-REQUEST: TypeAdapter[Verify] = TypeAdapter(Verify)
-Response = Annotated[Verified | Rejected, Field(discriminator="type")]
-RESPONSE: TypeAdapter[Verified | Rejected] = TypeAdapter(Response)
+Request = Verify | ClaimTarget | ReleaseTarget
+REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
+Response = Verified | Done | Rejected
+RESPONSE: TypeAdapter[Response] = TypeAdapter(Annotated[Response, Field(discriminator="type")])

@@ -1,9 +1,12 @@
 """Connectors, with real processes: datagen fills a table, blackhole takes the rows of a sink."""
 
 from contextlib import suppress
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from service.protocol import datagen
 from service.protocol.columns import Column, ColumnType
@@ -105,6 +108,40 @@ def test_a_sink_takes_history_and_changes_and_stores_nothing(service: Service) -
     service.run("DROP SINK taken")
     service.run("DROP TABLE t CASCADE")
     assert service.sql("SHOW SINKS") == []
+
+
+def in_delta(folder: Path) -> list[tuple[Any, ...]]:
+    """Return the rows of a Delta table, as a foreign reader sees them."""
+    table = pa.table(DeltaTable(str(folder)).to_pyarrow_table())
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def test_i14_delta_tables_hold_a_view_and_a_log_over_kills(service: Service, tmp_path: Path) -> None:
+    """I3, I9 and I10 as well: each change once, the database graph goes on, and a dropped sink leaves its rows."""
+    service.run("CREATE TABLE t (id bigint PRIMARY KEY, v int, n numeric(10, 2), at timestamptz)")
+    service.run("INSERT INTO t SELECT g, g % 10, g, '2026-01-01' FROM generate_series(1, 3000) g")
+    service.run("CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS c, sum(id)::bigint AS s FROM t GROUP BY v")
+    target = f"connector = 'deltalake', commit_interval = '100 ms', location = '{tmp_path}"
+    service.run(f"CREATE SINK groups FROM m WITH ({target}/groups', type = 'upsert', primary_key = 'v')")
+    service.run(f"CREATE SINK log AS SELECT id, n, at FROM t WITH ({target}/log', type = 'append-only')")
+    until(lambda: len(in_delta(tmp_path / "log")) == 3000, what=service.log_tail)
+    for round_ in range(3):
+        first = 3001 + 10 * round_
+        service.run(f"INSERT INTO t SELECT g, g % 10, g, NULL FROM generate_series({first}, {first + 9}) g")
+        if round_ == 1:
+            service.kill_worker()
+    wanted = [tuple(row) for row in service.sql("SELECT v, c, s FROM m ORDER BY v")]
+    until(lambda: in_delta(tmp_path / "groups") == wanted, what=service.log_tail)
+    until(lambda: [row[0] for row in in_delta(tmp_path / "log")] == [*range(1, 3031)], what=service.log_tail)
+    # A change that the log cannot take fails it alone, with the reason.
+    service.run("DELETE FROM t WHERE v = 3")
+    until(lambda: service.get("/v1/jobs/log")["job"]["state"] == "Failed", what=service.log_tail)
+    assert "type 'upsert'" in service.get("/v1/jobs/log")["job"]["error"]
+    wanted = [row for row in wanted if row[0] != 3]
+    until(lambda: in_delta(tmp_path / "groups") == wanted, what=service.log_tail)
+    service.run("DROP SINK groups")
+    assert list((tmp_path / "groups" / "_tidefill").iterdir()) == []
+    assert in_delta(tmp_path / "groups") == wanted
 
 
 def delivered(service: Service) -> dict[str, int]:

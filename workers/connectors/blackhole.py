@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from service.protocol.ids import Epoch
+from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
 from workers.state_store.port import Written
 from workers.state_store.wire import is_close
@@ -16,10 +16,20 @@ class Blackhole:
     """Drops all rows."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> "Blackhole":
-        """Return the writer, which has no options."""
-        del options
+    def of(cls, options: Mapping[str, str], relation: Relation, generation: Generation) -> "Blackhole":
+        """Return the sink, which has no options."""
+        del options, relation, generation
         return cls()
+
+    @property
+    def commit_seconds(self) -> float:
+        """See `Sink`."""
+        return 0.0
+
+    @property
+    def writer(self) -> "Blackhole":
+        """See `Sink`."""
+        return self
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
         """See `SinkWriter`."""
@@ -29,3 +39,12 @@ class Blackhole:
             closes = is_close(batch).true_count
             made, gone = made + batch.num_rows - closes, gone + closes
         return Written(inserted=made, closed=gone)
+
+    def begin(self, committed: Epoch) -> None:
+        """See `Sink`."""
+
+    def commit(self, upto: Epoch) -> None:
+        """See `Sink`."""
+
+    def clean_up(self) -> None:
+        """See `Sink`."""

@@ -1,6 +1,6 @@
 """Define the protocols of connectors in a worker: a source reads by splits, a sink takes rows.
 
-To add one, write a module with a `SplitReader` or a `SinkWriter`, list it in `workers.connectors.kinds`, and list it
+To add one, write a module with a `SplitReader` or a `Sink`, list it in `workers.connectors.kinds`, and list it
 with the check of its options in `service.domain.connectors`.
 """
 
@@ -10,20 +10,53 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from service.protocol.ids import Epoch
+from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
 from workers.state_store.port import Written
+
+
+class RefusedRowError(Exception):
+    """The target of a sink cannot take a row. It never will."""
 
 
 class SinkWriter(Protocol):
     """Takes the rows of a sink's scan, in place of a versioned table. A small value, serialized into every task."""
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Deliver the rows of one actor at `epoch`. When this returns, the external system has them.
+        """Prepare the rows of one actor at `epoch`. When this returns, they are durable, and nobody sees them.
 
-        The rows have the form of `VersionedStore.write`, and deleted keys (CLOSE) come first. An epoch that runs again
-        after a recovery is delivered again.
+        The first columns are `OPERATION` and `_vnode`, the others have their Spark types. Raises RefusedRowError.
         """
+        ...
+
+
+class Sink(Protocol):
+    """A sink in one generation, as the worker sees it. What tasks have prepared is delivered after its commit (I14).
+
+    The target knows up to which epoch it has everything. An error means that the target is away, or another one is at
+    work: a next generation tries again.
+    """
+
+    @property
+    def commit_seconds(self) -> float:
+        """The least time between two deliveries."""
+        ...
+
+    @property
+    def writer(self) -> SinkWriter:
+        """The receiver of rows in tasks."""
+        ...
+
+    def begin(self, committed: Epoch) -> None:
+        """Deliver what earlier generations prepared in epochs up to `committed`, and discard the rest for ever."""
+        ...
+
+    def commit(self, upto: Epoch) -> None:
+        """Deliver what this generation prepared in epochs up to `upto`, which are committed. Again, it does nothing."""
+        ...
+
+    def clean_up(self) -> None:
+        """Remove what is prepared. The sink is dropped, and the target stays as it is."""
         ...
 
 
@@ -56,5 +89,7 @@ class SplitReader(Protocol):
 
 MakeReader = Callable[[Mapping[str, str], Relation], SplitReader]
 """Returns the reader of a table that is filled with these options."""
-MakeWriter = Callable[[Mapping[str, str]], SinkWriter]
-"""Returns the writer of a sink with these options."""
+MakeSink = Callable[[Mapping[str, str], Relation, Generation], Sink]
+"""Returns a sink with these options, for rows of this form."""
+Claim = Callable[[Mapping[str, str], Relation], None]
+"""Makes a sink's target ready before its job begins. Raises ValueError with the reason if it cannot be used."""

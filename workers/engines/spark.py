@@ -50,7 +50,8 @@ def frame(spark: SparkSession, scan: ScanTask, actors: int, reports: Reports) ->
     read = spark.range(0, actors, 1, actors).mapInArrow(
         partial(_read_actors, scan, reports), spark_schema(input_schema(scan.driver))
     )
-    return writing(project(read, projection_plan(scan.bound, scan.driver)), scan.writer, scan.bound.target)
+    plan = projection_plan(scan.bound, scan.driver, wire=scan.sink is None)
+    return writing(project(read, plan), scan.writer, scan.bound.target)
 
 
 def project(read: DataFrame, plan: ProjectionPlan) -> DataFrame:

@@ -28,10 +28,10 @@ class ProjectionPlan:
     written: tuple[str, ...]
 
 
-def projection_plan(bound: BoundStage, upstream: Relation) -> ProjectionPlan:
+def projection_plan(bound: BoundStage, upstream: Relation, *, wire: bool = True) -> ProjectionPlan:
     """Return the selects over the columns of `upstream` that the stage reads.
 
-    Rows pass `kept` if they are marked and satisfy the query.
+    Rows pass `kept` if they are marked and satisfy the query. Without `wire` they are written in their Spark types.
     """
     stage, target = bound.stage, bound.target
     assert stage.is_projection
@@ -41,6 +41,7 @@ def projection_plan(bound: BoundStage, upstream: Relation) -> ProjectionPlan:
     key = [replace(part, name=spark_column(alias, part.name)) for part in key_of(upstream)]
     values = {one.name: str(one.spark) for one in stage.rows}
     vnode = f"{StageSelect(bound).vnode()} as {ticked(VNODE)}" if stage.distribution else ticked(VNODE)
+    written = written_columns(target) if wire else [ticked(one.name) for one in target.columns]
     return ProjectionPlan(
         typed=(*carried, ticked(POSITION_STATE), *positions, *named_columns(alias, upstream, typed=False)),
         kept=f"{marked_spark(key)} and {all_of(stage.conditions)}",
@@ -49,5 +50,5 @@ def projection_plan(bound: BoundStage, upstream: Relation) -> ProjectionPlan:
             *(f"cast({values[one.name]} as {one.type.spark}) as {ticked(one.name)}" for one in target.columns),
         ),
         vnode=vnode,
-        written=(ticked(OPERATION), vnode, *written_columns(target)),
+        written=(ticked(OPERATION), vnode, *written),
     )

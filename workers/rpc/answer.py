@@ -5,19 +5,36 @@ from collections.abc import Callable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service.protocol.request import Rejected, Request, Verified
+from service.protocol.ids import Generation
+from service.protocol.request import ClaimTarget, Done, Rejected, ReleaseTarget, Request, Response, Verify
+from workers.connectors.kinds import CLAIMS, SINKS
 from workers.rpc.verify import verify
 from workers.runners.failure import explain
 from workers.state_store.port import VersionedStore
 
 
 def answer(
-    spark: SparkSession, reader: Callable[[Request], VersionedStore], request: Request, *, parallelism: int
-) -> Verified | Rejected:
+    spark: SparkSession, reader: Callable[[Verify], VersionedStore], request: Request, *, parallelism: int
+) -> Response:
     """Answer one request. Every error becomes a `Rejected` answer."""
     try:
-        return verify(spark, reader(request), request, parallelism=parallelism)
+        match request:
+            case ClaimTarget():
+                return _claimed(request)
+            case ReleaseTarget(connector=connector):
+                SINKS[connector.name](connector.options, request.relation, Generation(0)).clean_up()
+                return Done(id=request.id)
+            case Verify():
+                return verify(spark, reader(request), request, parallelism=parallelism)
     except PySparkException as error:
         return Rejected(id=request.id, error=error.getMessage() or explain(error)[1])
     except Exception as error:  # noqa: BLE001 - the service must learn of any error
         return Rejected(id=request.id, error=explain(error)[1])
+
+
+def _claimed(request: ClaimTarget) -> Response:
+    try:
+        CLAIMS[request.connector.name](request.connector.options, request.relation)
+    except ValueError as error:
+        return Rejected(id=request.id, error=str(error))
+    return Done(id=request.id)

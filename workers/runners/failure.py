@@ -30,6 +30,8 @@ _BEYOND_SPARK: Final = re.compile(
     "|The value '(NaN|-?Infinity)'"
 )
 """The error of a value that Postgres holds, and Spark does not."""
+_REFUSED_ROW: Final = re.compile(r"RefusedRowError: (?P<said>[^\n]*)")
+"""A row that the target of a sink cannot take, as reported by the executor's Python process."""
 _EXHAUSTED: Final = re.compile(r"MemoryError|exited with (?:exit )?code 52|OOMKilled")
 """The error text of a task that ran out of memory: in Java, Spark or Python, in another machine's JVM, in its
 container.
@@ -134,6 +136,8 @@ def explain(error: BaseException) -> tuple[bool, str]:
     arithmetic = _ARITHMETIC.search(text)
     if arithmetic is not None:
         return True, f"a value is out of range: {arithmetic['said']}"[:500]
+    if (row := _REFUSED_ROW.search(text)) is not None:
+        return True, row["said"][:500]
     for refused, state in _refusals(error, text):
         if state.startswith(_OF_VALUES) or refused.startswith(_TOO_LARGE):
             said = TOO_LONG if refused.startswith("index row") else "the state store refused a value"

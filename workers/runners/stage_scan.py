@@ -24,10 +24,10 @@ from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
 from workers.connectors.kinds import SINKS
-from workers.connectors.port import SinkWriter
 from workers.engines.failing_row import find_failing_row
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
 from workers.engines.stage_engines import StageEngines
+from workers.runners.delivery import Delivery
 from workers.runners.engine_turns import EngineTurns
 from workers.runners.failure import JobFailedError, find_nothing
 from workers.runners.history import HistoryScan
@@ -50,8 +50,8 @@ class StageScan(HistoryScan):
     """The epoch that a snapshot job had consumed when it joined the database graph. Its first epoch there reads the
     rest.
     """
-    sink: SinkWriter | None = None
-    """Takes the rows in place of the store."""
+    delivery: Delivery | None = None
+    """Delivers the rows to a sink's target. Nothing is stored."""
     turns: EngineTurns = field(init=False)
     engines: StageEngines | None = None
     """Made in the first epoch that computes."""
@@ -85,7 +85,7 @@ class StageScan(HistoryScan):
             ScanState.of(fragment, now=now),
             bound=BoundStage(fragment.query, target, relations),
             own=frozenset(one.id for one in job.hidden),
-            sink=None if sink is None else SINKS[sink.name](sink.options),
+            delivery=None if sink is None else Delivery(partial(SINKS[sink.name], sink.options, target)),
             spark=spark,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
             merges=fragment.query.aggregate is not None and _merges(job, fragment),
@@ -137,6 +137,8 @@ class StageScan(HistoryScan):
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the stage's share of the rest of the interval."""
+        if self.delivery is not None:
+            self._deliver(self.delivery, epoch)
         permits, outcomes = self.permits(epoch), ()
         windows, beside = self._windows(epoch), self.job not in epoch.readings
         over, projects = self.history_over, self.bound.stage.is_projection
@@ -167,6 +169,12 @@ class StageScan(HistoryScan):
         held_up = not self._may_merge(paused=epoch.paused)
         # Beside changes, there may be some of rows that the last page read.
         return self._report(epoch, outcomes, finishing=over if beside else self.history_over, held_up=held_up)
+
+    def _deliver(self, delivery: Delivery, epoch: RunningEpoch) -> None:
+        try:
+            delivery.run(epoch.barrier, epoch.clock())
+        except Exception as error:
+            raise self._blamed(error, computing=False) from error
 
     def _merge(self, epoch: RunningEpoch) -> None:
         """Merge groups for the rest of the slice. A few of them need no further epoch."""
@@ -226,8 +234,8 @@ class StageScan(HistoryScan):
 
     def _engines(self, epoch: RunningEpoch) -> StageEngines:
         if self.engines is None:
-            store = epoch.stores.versioned
-            self.engines = StageEngines(self.spark, store, self.bound, self.state.block_vnodes, self.sink)
+            store, sink = epoch.stores.versioned, None if self.delivery is None else self.delivery.writer
+            self.engines = StageEngines(self.spark, store, self.bound, self.state.block_vnodes, sink)
         return self.engines
 
     def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
@@ -268,7 +276,7 @@ class StageScan(HistoryScan):
         if self.handed_over:
             return Engine.STORE
         # The store writes into its own tables only.
-        store_engine = epoch.stores.versioned.capabilities.store_engine and self.sink is None
+        store_engine = epoch.stores.versioned.capabilities.store_engine and self.delivery is None
         name, _ = engine_of(self.bound.stage, store_engine=store_engine)
         return name or self._by_rows(epoch)
 
@@ -303,7 +311,7 @@ class StageScan(HistoryScan):
 
         If rows may have been written already, this costs a recovery. So it has to be Spark's fault then.
         """
-        able = epoch.stores.versioned.capabilities.store_engine and self.sink is None
+        able = epoch.stores.versioned.capabilities.store_engine and self.delivery is None
         # Others have waited for long enough for a stage that takes too long.
         unable = error.deterministic and not error.too_slow and (self._writes_whole or error.beyond_spark)
         return able and unable and self._chosen(epoch) is Engine.SPARK

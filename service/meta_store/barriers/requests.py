@@ -13,7 +13,7 @@ from service.meta_store.schema.core import request as requests
 from service.meta_store.schema.launches import worker as workers
 from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import GraphId, RequestId, WorkerId
-from service.protocol.request import REQUEST, RESPONSE, Rejected, Request, Verified
+from service.protocol.request import REQUEST, RESPONSE, Request, Response
 
 
 class Requests(OnConnection):
@@ -39,12 +39,12 @@ class Requests(OnConnection):
         found = await self._connection.execute(_LOST, {"request": request, "silent_since": now - lease})
         return found.first() is not None
 
-    async def answer(self, response: Verified | Rejected) -> None:
+    async def answer(self, response: Response) -> None:
         """Store the first response. A later one, or one to a forgotten request, changes nothing."""
         waiting = update(requests).where(requests.c.id == response.id, UNANSWERED)
         await self._connection.execute(waiting.values(response=stored(response)))
 
-    async def response(self, request: RequestId) -> Verified | Rejected | None:
+    async def response(self, request: RequestId) -> Response | None:
         found = select(text_of(requests.c.response)).where(requests.c.id == request)
         text = (await self._connection.execute(found)).scalar()
         return None if text is None else RESPONSE.validate_json(text)

@@ -17,7 +17,7 @@ from service.protocol.api import VERSION, Left, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, GraphId, WorkerId
 from service.protocol.report import ActorReport, Collected, Failed
-from service.protocol.request import Rejected, Request, Verified
+from service.protocol.request import Request, Response
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Reques
 
 
 @retried
-async def respond(world: Context, worker: WorkerId, response: Verified | Rejected) -> None:
+async def respond(world: Context, worker: WorkerId, response: Response) -> None:
     """Store a worker's response to a request. Raises Stale."""
     async with world.stores.begin() as tx:
         await tx.workers.seen(worker, now=world.clock.now())

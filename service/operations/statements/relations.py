@@ -9,6 +9,7 @@ from service.operations.naming import existing, internal_tables, named, relation
 from service.operations.sources import registry
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, listed, tag
+from service.operations.statements.sinks import release, target_of
 from service.protocol.relation import RelationKind
 from service.sql.statements.relations import Describe, Drop, ShowCreate, ShowInternalTables, ShowRelations
 
@@ -23,12 +24,15 @@ def _role_of_drop(statement: Drop) -> Role:
 async def _drop(call: Call, statement: Drop) -> Outcome:
     world, kind, name, cascade = call.world, statement.kind, statement.name, statement.cascade
     try:
+        target = await target_of(world, name) if kind is RelationKind.SINK else None
         concerned = await lifecycle.drop(world, name, kind, cascade=cascade, asked_by=call.asked_by)
     except NotFound:
         # IF EXISTS is decided only here: a concurrent DROP may free the name after this one has found it taken.
         if not statement.if_exists or not await _free(call, name):
             raise
         return Outcome(tag("DROP", kind), notices=(f'{kind} "{name}" does not exist, skipping',))
+    if target is not None:
+        await release(world, target)
     return Outcome(tag("DROP", kind), notices=await registry.left_behind(world, concerned))
 
 

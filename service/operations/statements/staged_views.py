@@ -6,6 +6,7 @@ types each of them from a SELECT over typed NULLs. Nothing is read. Next: `servi
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from service.domain.errors import Invalid
 from service.domain.order import Order
@@ -20,9 +21,10 @@ from service.ports.state_store import DESCRIBE_MS
 from service.protocol.barrier import ScanLimits
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
+from service.protocol.quoting import quoted
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.stage import EngineChoice, Input, Stage
-from service.protocol.stage_spark import spark_reason
+from service.protocol.stage import EngineChoice, Input, Join, JoinKind, Stage, Value
+from service.protocol.stage_spark import spark_column, spark_reason
 from service.sql.queries.auto_order import auto_order
 from service.sql.queries.drafts import Draft, Planned
 from service.sql.queries.finishing import description, finished
@@ -33,6 +35,8 @@ from service.sql.text.cursor import checked_column
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import CYCLE, Edges, acyclic, bind_order
 from service.sql.views.explain_stages import WHY_STORE
+
+_KEPT: Final = "kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,14 @@ def check_staged(
     place = statement.query.start + 1
     reason = next(filter(None, (spark_reason(one.stage) for one in view.stages)), None)
     what = "joins, aggregates, subqueries and windows"
-    if kind is RelationKind.SINK and not view.projects:
-        raise Invalid(f"a sink has no {what}: create a materialized view, then a sink FROM it", position=place)
-    if kind is RelationKind.SINK and reason is not None:
+    snapshot = strategy.scan_type is ScanType.SNAPSHOT_BACKFILL
+    if kind is RelationKind.SINK and not (view.projects or snapshot):
+        raise Invalid(
+            f"a sink with {what} needs a Snapshot backfill: SET streaming_use_snapshot_backfill = true, or create a"
+            " materialized view, then a sink FROM it",
+            position=place,
+        )
+    if kind is RelationKind.SINK and view.projects and reason is not None:
         raise Invalid(
             f"Spark computes what a sink gets, and cannot: {reason}. Create a materialized view, then a sink FROM it",
             position=place,
@@ -117,6 +126,29 @@ def check_staged(
             " SET streaming_use_snapshot_backfill = true, or streaming_use_arrangement_backfill = true",
             position=place,
         )
+
+
+def kept(view: StagedView) -> StagedView:
+    """Return a view for a sink: its rows are kept in a hidden relation, from which the sink gets each change."""
+    place = len(view.hidden)
+    driver = view.relation.model_copy(update={"id": hidden_id(place), "name": f"__{view.relation.name}_{place + 1}"})
+    names = [column.name for column in driver.columns]
+    passed = Stage(
+        joins=(Join(kind=JoinKind.INNER, inputs=(Input(alias=_KEPT, relation=driver.id),)),),
+        rows=tuple(
+            Value(
+                name=name,
+                sql=f"{quoted(_KEPT)}.{quoted(name)}",
+                spark=f"`{spark_column(_KEPT, name).replace('`', '``')}`",
+                reads=((_KEPT, name),),
+                column=name,
+            )
+            for name in names
+        ),
+    )
+    stages = tuple(replace(one, output=place) if one.output is None else one for one in view.stages)
+    relations = {**view.relations, driver.id: driver}
+    return StagedView(view.relation, (*view.hidden, driver), (*stages, PlannedStage(passed, driver, None)), relations)
 
 
 def check_store_engine(choice: EngineChoice) -> None:

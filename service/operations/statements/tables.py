@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from service.domain.connectors import SOURCES, checked
+from service.domain.connectors import checked
 from service.domain.parallelism import asked_vnodes
 from service.domain.roles import Role
 from service.operations.jobs import altering, lifecycle
@@ -28,7 +28,7 @@ async def _create(call: Call, statement: CreateTable) -> Outcome:
     if statement.options is None:
         new = lifecycle.table_job(relation, call.text)
     else:
-        new = _filled(relation, *checked(statement.options, relation.visible, SOURCES), call.text)
+        new = _filled(relation, *checked(statement.options, relation.visible), call.text)
     made = await lifecycle.create(call.world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
     await (lifecycle.finished if made.existed else lifecycle.created)(call.world, made.job, gone=gone)
     notices = (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',) if made.existed else ()

@@ -3,7 +3,7 @@
 Next: `service.operations.statements.staged_views`, then `service.operations.jobs.lifecycle`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -50,6 +50,7 @@ from service.operations.statements.staged_views import (
     arranged_order,
     check_staged,
     check_store_engine,
+    kept,
     plan_stages,
     scan_limits,
     walked_order,
@@ -97,11 +98,14 @@ class _Read:
 
 @handles(CreateMaterializedView, needs=Role.OPERATOR)
 async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
-    return await create_from_query(call, statement, RelationKind.MATERIALIZED_VIEW, lambda new: new)
+    async def as_planned(new: NewJob) -> NewJob:
+        return new
+
+    return await create_from_query(call, statement, RelationKind.MATERIALIZED_VIEW, as_planned)
 
 
 async def create_from_query(
-    call: Call, statement: CreateMaterializedView, kind: RelationKind, adapted: Callable[[NewJob], NewJob]
+    call: Call, statement: CreateMaterializedView, kind: RelationKind, adapted: Callable[[NewJob], Awaitable[NewJob]]
 ) -> Outcome:
     """Create a view, or an object that is planned as one (a sink). `adapted` turns the view's job into the object's.
 
@@ -116,7 +120,7 @@ async def create_from_query(
         new = await constant_job(world, statement, kind, background=background)
         if new is None:
             planned = await _plan(call, statement, kind, background=background)
-            new, noticed = adapted(planned.new), planned.order.notices
+            new, noticed = await adapted(planned.new), planned.order.notices
         if new.own_graph is not None:
             noticed = (*noticed, f"{statement.name} has a graph of its own and may lag: {new.own_graph}")
         asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
@@ -228,6 +232,8 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     found = await _read(world, statement)
     view = await plan_stages(world, statement, found.relations, found.queries, asked_engine(session))
     check_staged(world, statement, view, strategy, kind)
+    if kind is RelationKind.SINK and not view.projects:
+        view = kept(view)
     ordered = await _ordered(world, statement, view, strategy, found)
     fragments = await _fragments(call, statement, strategy, view)
     # A NoShuffle scan always has the actors of its upstream, so the job records no requested parallelism.

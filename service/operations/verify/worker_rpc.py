@@ -1,31 +1,28 @@
-"""Send requests to workers: verify a view against its query."""
+"""Verify a view against its query, and a followed table against the external one."""
 
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from typing import Final
 
-from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import Job, JobState
 from service.domain.stage_engine import check_verifiable
+from service.operations.asking import ask
 from service.operations.jobs.stages import stages_of
 from service.operations.leaving import Gone, unless
-from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.status.staleness import broken_of, notice
 from service.operations.verify import by_store, followed
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
-from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
 from service.protocol.plan import JobPlan, OperatorPlan, TableScanPlan, VnodePosition
 from service.protocol.relation import RelationKind
-from service.protocol.request import Rejected, Verified, Verify, VerifyStage
+from service.protocol.request import Verified, Verify, VerifyStage
 from service.protocol.stage import Engine
 from service.protocol.stage_spark import verify_reason
 
-NO_WORKER: Final = "no worker is alive"
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
 _UNASSIGNED = RequestId(0)
 """A placeholder. The meta store assigns the id."""
@@ -89,7 +86,9 @@ async def _by_spark(world: World, job: Job, request: Verify, holder: str) -> Ver
         await pins.enter_async_context(world.state_store.pins.pin(DATABASE_GRAPH, request.epoch, holder=holder))
         if job.in_partial_graph and job.state is JobState.CREATED:
             await pins.enter_async_context(world.state_store.pins.pin(job.graph, request.relation_epoch, holder=holder))
-        return await _ask(world, request, limit=VERIFY_WAIT)
+        answer = await ask(world, request, limit=VERIFY_WAIT)
+        assert isinstance(answer, Verified), answer
+        return answer
 
 
 def _request(job: Job, plan: JobPlan, epoch: Epoch, relation_epoch: Epoch) -> Verify:
@@ -151,36 +150,3 @@ async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
         raise Conflict(f"job {job.id} loads its snapshot: it can be verified when its index has been built")
     committed = (await tx.graphs.state(snapshot.graph)).committed
     return (snapshot.epoch if snapshot.consumed is None else snapshot.consumed), committed
-
-
-async def _served(world: World, tx: Transaction) -> bool:
-    known = await tx.workers.all(now=world.clock.now(), lease=world.workers.lease)
-    return any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known)
-
-
-async def _ask(world: World, request: Verify, *, limit: timedelta) -> Verified:
-    async with world.stores.begin() as tx:
-        if not world.workers.startable and not await _served(world, tx):
-            raise Unavailable(f"{NO_WORKER}, and this service starts none (TIDEFILL_LAUNCHER): start one and try again")
-        hold = limit / REQUEST_TRIES_MAX
-        asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now(), hold=hold)
-    world.workers.requests.notify()
-
-    async def look() -> Verified | Rejected | None:
-        async with world.stores.begin() as tx:
-            answer = await tx.requests.response(asked)
-            if answer is None and await tx.requests.lost(asked, now=world.clock.now(), lease=world.patience()):
-                raise Unavailable(f"{REQUEST_TRIES_MAX} workers took the question and went silent: try again later")
-        return answer
-
-    try:
-        response = await until(world, look, limit=limit)
-    finally:
-        async with world.stores.begin() as tx:
-            await tx.requests.forget(asked)
-            served = await _served(world, tx)
-    if response is None:
-        raise Unavailable("no worker answered in time" if served else f"{NO_WORKER}: try again when one is")
-    if isinstance(response, Rejected):
-        raise Invalid(response.error)
-    return response

@@ -1,0 +1,48 @@
+"""Send a request to a worker, and wait for its answer."""
+
+from datetime import timedelta
+from typing import Final
+
+from service.domain.errors import Invalid, Unavailable
+from service.operations.polling import until
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.workers import REQUEST_TRIES_MAX
+from service.protocol.ids import DATABASE_GRAPH
+from service.protocol.request import Done, Rejected, Request, Response, Verified
+
+NO_WORKER: Final = "no worker is alive"
+
+
+async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Done:
+    """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable."""
+    async with world.stores.begin() as tx:
+        if not world.workers.startable and not await _served(world, tx):
+            raise Unavailable(f"{NO_WORKER}, and this service starts none (TIDEFILL_LAUNCHER): start one and try again")
+        hold = limit / REQUEST_TRIES_MAX
+        asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now(), hold=hold)
+    world.workers.requests.notify()
+
+    async def look() -> Response | None:
+        async with world.stores.begin() as tx:
+            answer = await tx.requests.response(asked)
+            if answer is None and await tx.requests.lost(asked, now=world.clock.now(), lease=world.patience()):
+                raise Unavailable(f"{REQUEST_TRIES_MAX} workers took the question and went silent: try again later")
+        return answer
+
+    try:
+        response = await until(world, look, limit=limit)
+    finally:
+        async with world.stores.begin() as tx:
+            await tx.requests.forget(asked)
+            served = await _served(world, tx)
+    if response is None:
+        raise Unavailable("no worker answered in time" if served else f"{NO_WORKER}: try again when one is")
+    if isinstance(response, Rejected):
+        raise Invalid(response.error)
+    return response
+
+
+async def _served(world: World, tx: Transaction) -> bool:
+    known = await tx.workers.all(now=world.clock.now(), lease=world.workers.lease)
+    return any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known)
