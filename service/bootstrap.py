@@ -66,6 +66,7 @@ from service.probes.http import HttpxProbe
 from service.serving.comparing import PostgresFollowedRows
 from service.serving.fencing import PostgresFences
 from service.serving.health import PostgresGauge
+from service.serving.lending import PostgresLending
 from service.serving.logical_views import PostgresViews
 from service.serving.lookups import PostgresLookups
 from service.serving.pins import PostgresPins
@@ -298,7 +299,12 @@ def _world(
             spool=Spool(settings.load_files_bytes_max),
             turns=load_turns(settings.loads_max),
         ),
-        logins=Logins(PostgresReadLogins(pools.owner, pools.read_group), pools.read_place, pools.read_sessions),
+        logins=Logins(
+            PostgresReadLogins(pools.owner, pools.read_group),
+            pools.read_place,
+            pools.read_sessions,
+            PostgresLending(pools.owner, pools.read_group),
+        ),
         calls=Calls(backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max)),
     )
 

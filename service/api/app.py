@@ -18,6 +18,7 @@ from service.api.routes import (
     graphs,
     internal,
     jobs,
+    lending,
     logins,
     mutations,
     parameters,
@@ -36,7 +37,7 @@ from service.ports.tokens import Bearers
 from service.telemetry.traces import Traces
 
 VERSION = "0.1.0"
-_PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events, tokens)
+_PUBLIC = (sql, relations, logins, lending, sources, jobs, progress, mutations, graphs, parameters, events, tokens)
 ROUTERS = tuple(module.router for module in (*_PUBLIC, probes, internal, docs))
 
 

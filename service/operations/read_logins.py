@@ -4,10 +4,11 @@ A caller can change the password and the settings of its own login, and of no ot
 both back. Passwords are derived from a key of the meta store, so every service knows them and none are stored.
 """
 
+import asyncio
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final
@@ -58,14 +59,24 @@ async def login(world: World, *, password: bool, asked_by: Asker) -> ReadAccess:
     if not password:
         return ReadAccess(place.host, place.port, place.database, user, None)
     text = _password(place.key, user)
-    if world.logins.opened.due(user, now=world.clock.monotonic()):
-        try:
-            async with world.logins.turns.turn(asked_by.actor):
-                await world.logins.read_logins.open(ReadLogin(suffix, await _until(world, asked_by)), text)
-        except BaseException:
-            world.logins.opened.forget(user)
-            raise
+    opening = world.logins.opening.get(user)
+    if opening is None and world.logins.opened.due(user, now=world.clock.monotonic()):
+        opening = asyncio.create_task(_open(world, world.logins.read_logins, ReadLogin(suffix), text, asked_by))
+        world.logins.opening[user] = opening
+        opening.add_done_callback(lambda _: world.logins.opening.pop(user, None))
+    if opening is not None:
+        # A second call meanwhile must not answer before the login is there.
+        await asyncio.shield(opening)
     return ReadAccess(place.host, place.port, place.database, user, text)
+
+
+async def _open(world: World, logins: ReadLogins, login: ReadLogin, password: str, asked_by: Asker) -> None:
+    try:
+        async with world.logins.turns.turn(asked_by.actor):
+            await logins.open(replace(login, until=await _until(world, asked_by)), password)
+    except BaseException:
+        world.logins.opened.forget(logins.name(login.suffix))
+        raise
 
 
 async def bar(world: World, name: str) -> None:

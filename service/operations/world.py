@@ -3,6 +3,7 @@
 Operations use no other globals.
 """
 
+import asyncio
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from service.ports.columnar import ColumnarBodies
 from service.ports.comparing import ExternalRows, FollowedRows
 from service.ports.health import HttpProbe, StoreGauge
 from service.ports.launcher import Profiles
+from service.ports.lending import Lending
 from service.ports.meta_store import Stores
 from service.ports.parsing import Parsers
 from service.ports.read_logins import ReadLogins, ReadPlace
@@ -147,10 +149,13 @@ class Logins:
     place: ReadPlace | None = None
     """Where the logins lead."""
     sessions: ReadSessions | None = None
+    lending: Lending | None = None
     barred: Spaced = field(default_factory=lambda: Spaced(LOGIN_BARRED_SECONDS))
     """When logins for reading wrote, as far as this service has seen."""
     opened: Spaced = field(default_factory=lambda: Spaced(LOGIN_OPENED_EVERY_SECONDS))
     """When this process last opened a login."""
+    opening: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]], repr=False)
+    """The logins that it opens now."""
     turns: Turns = field(default_factory=lambda: Turns("logins", running=2, waiting=100, seconds=10.0))
 
 

@@ -20,7 +20,13 @@ from tests.support.http import OPEN, Checks
 
 ROOT = Path(__file__).parents[2]
 OPERATOR, ADMIN = Role.OPERATOR, Role.ADMIN
-VIEWERS_OWN: Final = {"POST /v1/sql", "POST /v1/jobs/{job}/wait"}
+VIEWERS_OWN: Final = {
+    "POST /v1/sql",
+    "POST /v1/jobs/{job}/wait",
+    "POST /v1/loans",
+    "PUT /v1/loans/{loan}",
+    "DELETE /v1/loans/{loan}",
+}
 """Calls that are no GET and change nothing by themselves; what a statement needs is decided by its kind."""
 CHANGING: Final = {
     "POST /v1/relations/{name}/rows": OPERATOR,

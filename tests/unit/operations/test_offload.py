@@ -18,10 +18,10 @@ class Counted:
     def __init__(self) -> None:
         self.calls = 0
 
-    def of(self, caller: str) -> "Counted":
+    def of(self, _: str) -> "Counted":
         return self
 
-    async def run(self, length: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, _: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self.calls += 1
         return read(*args, **kwargs)
 

@@ -1,5 +1,6 @@
 """Whose login is whose, and when it is over (S3)."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -71,3 +72,26 @@ async def test_n1_a_login_that_wrote_is_closed_for_some_time() -> None:
     assert (await login(world, password=True, asked_by=eight)).user == "tidefill_read_t8"
     clock.seconds += 600
     assert (await login(world, password=True, asked_by=seven)).user == "tidefill_read_t7"
+
+
+async def test_a_second_call_waits_for_the_login_that_the_first_one_opens() -> None:
+    """It answered with a login that was not there yet."""
+    clock, may_open = StillClock(), asyncio.Event()
+    opened: list[str] = []
+
+    async def slowly(one: ReadLogin, _: str) -> None:
+        await may_open.wait()
+        opened.append(one.suffix)
+
+    logins = Mock(**{"name.side_effect": "tidefill_read_{}".format}, open=slowly)
+    world = changed(world_of(FakeStores(clock.now), clock=clock), read_logins=cast("Any", logins))
+    world = changed(world, place=ReadPlace("h", 1, "d", "key"))
+    calls = [asyncio.create_task(login(world, password=True, asked_by=Asker("a", Role.ADMIN))) for _ in range(2)]
+    for _ in range(20):
+        await asyncio.sleep(0)  # noqa: TID251 - lets the calls come as far as they can
+    assert not any(call.done() for call in calls)
+    may_open.set()
+    first, second = await asyncio.gather(*calls)
+    assert first == second
+    assert opened == ["root"]
+    assert not world.logins.opening

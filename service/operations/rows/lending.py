@@ -1,0 +1,106 @@
+"""Lend an epoch of some relations to a caller, who reads them with its own Postgres login."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.job import JobState
+from service.domain.lending import LOAN_LIFE, LOANS_MAX, Loan
+from service.operations.naming import as_named
+from service.operations.read_logins import suffix_of
+from service.operations.world import World
+from service.ports.audit import Asker
+from service.ports.lending import Lending
+from service.ports.meta_store import Transaction
+from service.ports.records import CatalogEntry
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
+from service.protocol.relation import Relation
+
+RELATIONS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LentRelation:
+    """A relation as of a published epoch of its graph, with the number of its rows at about that epoch."""
+
+    relation: Relation
+    epoch: Epoch
+    rows: int
+
+
+async def lend(
+    world: World, names: Sequence[str], epoch: Epoch | None, *, asked_by: Asker
+) -> tuple[str, list[LentRelation]]:
+    """Return a loan and the relations. Relations of the database graph have one epoch: `epoch`, or the newest.
+
+    Raises NotFound, Invalid, and Conflict if something cannot be read, or the caller has too many loans.
+    """
+    lending, borrower = _lending(world), suffix_of(asked_by)
+    async with world.stores.begin() as tx:
+        found = {entry.relation.name: entry for entry in await tx.catalog.called(names)}
+        entries = [_readable(found, name) for name in dict.fromkeys(names)]
+        graphs = [await _graph(tx, entry) for entry in entries]
+        epochs = {graph: (await tx.graphs.state(graph)).published for graph in dict.fromkeys(graphs)}
+    if epoch is not None:
+        newest = min(epochs.values())
+        if epoch > newest:
+            raise Invalid(f"epoch {epoch} is not published: the newest is {newest}")
+        epochs = dict.fromkeys(epochs, epoch)
+    if await lending.count(Loan.of_borrower(borrower)) >= LOANS_MAX:
+        raise Conflict(f"the caller reads {LOANS_MAX} epochs already: one of them has to end first")
+    loan = str(Loan(borrower, world.clock.now(), secrets.token_hex(8)))
+    await lending.lend([entry.relation for entry in entries], epochs, loan=loan)
+    lent = [
+        LentRelation(entry.relation, epochs[graph], entry.key_count)
+        for entry, graph in zip(entries, graphs, strict=True)
+    ]
+    return loan, lent
+
+
+async def renew(world: World, text: str, *, asked_by: Asker) -> None:
+    """Let a loan of the caller last. Raises NotFound if it has ended, and Conflict if it has lasted for too long."""
+    loan = _own(text, asked_by)
+    if loan.over(world.clock.now()):
+        raise Conflict(f"an epoch is lent for {LOAN_LIFE} at most")
+    if not await _lending(world).renew(str(loan)):
+        raise _ended(text)
+
+
+async def end(world: World, text: str, *, asked_by: Asker) -> None:
+    """End a loan of the caller. Raises NotFound if it is none."""
+    await _lending(world).end(str(_own(text, asked_by)))
+
+
+def _lending(world: World) -> Lending:
+    if world.logins.lending is None:
+        raise NotFound("this service makes no logins for reading", kind="login")
+    return world.logins.lending
+
+
+def _own(text: str, asked_by: Asker) -> Loan:
+    loan = Loan.parse(text)
+    if loan is None or loan.borrower != suffix_of(asked_by):
+        raise _ended(text)
+    return loan
+
+
+def _ended(text: str) -> NotFound:
+    return NotFound(f'there is no loan "{text}": it has ended, or is not the caller\'s', kind="loan")
+
+
+def _readable(found: dict[str, CatalogEntry], name: str) -> CatalogEntry:
+    if name not in found:
+        raise NotFound(f'relation "{name}" does not exist', kind="relation")
+    one = as_named(found[name])
+    if not (one.readable and one.kind.stored):
+        raise one.unreadable
+    return found[name]
+
+
+async def _graph(tx: Transaction, entry: CatalogEntry) -> GraphId:
+    """Return the graph whose published epochs the relation has."""
+    job = await tx.jobs.get(entry.job)
+    stays = job is not None and job.own_graph is not None and job.state is JobState.CREATED
+    return job.graph if job is not None and stays else DATABASE_GRAPH

@@ -1,0 +1,76 @@
+"""Lend epochs to readers with a login of their own: an epoch of some relations, to be read by vnodes in many sessions.
+
+The public views show the newest published epoch only. So a borrower reads the versioned tables themselves, `_from` and
+`_to` and the columns that users see, and no others. The epoch stays readable while the loan is renewed: it is a pin.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from psycopg import sql
+
+from service.domain.errors import Conflict
+from service.domain.lending import LOAN_SECONDS
+from service.protocol.ids import Epoch, GraphId
+from service.protocol.relation import Relation
+from service.serving import relation_ddl
+from service.serving.connections import Pool, translated
+from service.serving.pins import locked
+
+_EXPIRY: Final = "clock_timestamp() + interval '1 second' * %s"
+_READABLE: Final = (
+    "select bool_and(has_column_privilege(%s, %s::regclass, name, 'select')) from unnest(%s::text[]) as name"
+)
+_VERSIONS: Final = ("_vnode", "_from", "_to")
+
+
+class PostgresLending:
+    """See `service.ports.lending.Lending`. `pool` is the owner's, and `group` that of the logins."""
+
+    def __init__(self, pool: Pool, group: str) -> None:
+        self._pool, self._group = pool, group
+
+    async def lend(self, relations: Sequence[Relation], epochs: Mapping[GraphId, Epoch], *, loan: str) -> None:
+        with translated():
+            async with self._pool.connection() as conn, conn.transaction():
+                for graph, epoch in sorted(epochs.items()):
+                    reached = await locked(conn, graph)
+                    if epoch < reached:
+                        raise Conflict(f"epoch {epoch} can no longer be read: versions before {reached} may be gone")
+                    await conn.execute(
+                        f"insert into state.pin values (%s, %s, %s, {_EXPIRY})", [graph, epoch, loan, LOAN_SECONDS]
+                    )
+                await conn.execute(sql.SQL("grant usage on schema state to {}").format(sql.Identifier(self._group)))
+                for relation in relations:
+                    table = relation_ddl.table(relation.id)
+                    columns = [*_VERSIONS, *(column.name for column in relation.visible)]
+                    found = await conn.execute(_READABLE, [self._group, table.as_string(conn), columns])
+                    if await found.fetchone() != (True,):
+                        names = sql.SQL(", ").join(map(sql.Identifier, columns))
+                        grant = sql.SQL("grant select ({}) on {} to {}")
+                        await conn.execute(grant.format(names, table, sql.Identifier(self._group)))
+
+    async def renew(self, loan: str) -> bool:
+        with translated():
+            async with self._pool.connection() as conn:
+                renewed = await conn.execute(
+                    f"update state.pin set expires_at = {_EXPIRY} where holder = %s and expires_at > clock_timestamp()",
+                    [LOAN_SECONDS, loan],
+                )
+                return renewed.rowcount > 0
+
+    async def end(self, loan: str) -> None:
+        with translated():
+            async with self._pool.connection() as conn:
+                await conn.execute("delete from state.pin where holder = %s", [loan])
+
+    async def count(self, borrower: str) -> int:
+        with translated():
+            async with self._pool.connection() as conn:
+                found = await conn.execute(
+                    "select count(distinct holder) from state.pin"
+                    " where starts_with(holder, %s) and expires_at > clock_timestamp()",
+                    [borrower],
+                )
+                row = await found.fetchone()
+                return 0 if row is None else int(row[0])
