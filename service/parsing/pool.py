@@ -1,7 +1,7 @@
 """Implements `service.ports.parsing.Parsers` with a few processes, started on first use and ended when idle.
 
-A process is killed if its call exceeds the budget or its caller goes away. The next call starts another one. Calls wait
-in order of arrival. Next: `service.parsing.child`.
+A process is killed if its call exceeds the budget or its caller goes away. The next call starts another one. The
+processes and the places to wait for one are shared out among the callers. Next: `service.parsing.child`.
 """
 
 import asyncio
@@ -11,13 +11,15 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar
 
 from service.domain.errors import Invalid, Unavailable
 from service.parsing.child import HEAD, Work, framed
+from service.turns import Turns
 
-PROCESSES_MAX: Final = 2
-"""A statement that uses up its budget occupies one process meanwhile."""
+PROCESSES_MAX: Final = 4
+"""A statement that uses up its budget occupies one process meanwhile. One caller has at most two of them."""
 WAITING_MAX: Final = 200
 """Each waiting call keeps its text in memory, up to a megabyte."""
 CPU_SECONDS: Final = 1.0
@@ -44,24 +46,20 @@ class ParserProcesses:
     """See `service.ports.parsing.Parsers`. `close` ends the idle processes."""
 
     def __init__(self, *, processes: int = PROCESSES_MAX, waiting: int = WAITING_MAX) -> None:
-        self._turns = asyncio.Semaphore(processes)
-        self._waiting, self._waiting_max = 0, waiting
+        self._turns = Turns("parses of long statements", running=processes, waiting=waiting)
         self._idle: list[Process] = []
         self._retiring: asyncio.TimerHandle | None = None
 
+    def of(self, caller: str) -> "_Share":
+        return _Share(self, caller)
+
     async def run(self, length: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._turns.locked() and self._waiting >= self._waiting_max:
-            raise Unavailable(f"{self._waiting_max} statements wait to be parsed: try again later")
-        work = Work(read, args, kwargs, cpu_seconds(length))
-        self._waiting += 1
-        try:
-            await self._turns.acquire()
-        finally:
-            self._waiting -= 1
-        try:
+        return await self.of("").run(length, read, *args, **kwargs)
+
+    async def answer(self, work: Work, caller: str) -> Any:
+        """Do the work in a process when it is the caller's turn, and return the result."""
+        async with self._turns.turn(caller):
             succeeded, outcome = await self._answered(work)
-        finally:
-            self._turns.release()
         if not succeeded:
             raise outcome
         return outcome
@@ -106,6 +104,20 @@ class ParserProcesses:
     def _taken(self) -> list[Process]:
         taken, self._idle = self._idle, []
         return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The `Parsers` of one caller."""
+
+    processes: ParserProcesses
+    caller: str
+
+    def of(self, caller: str) -> "_Share":
+        return _Share(self.processes, caller)
+
+    async def run(self, length: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.processes.answer(Work(read, args, kwargs, cpu_seconds(length)), self.caller)
 
 
 async def _started() -> Process:

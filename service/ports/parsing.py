@@ -10,6 +10,10 @@ T = TypeVar("T")
 class Parsers(Protocol):
     """Processes that parse texts for the service."""
 
+    def of(self, caller: str) -> "Parsers":
+        """Return the same processes for the calls of one caller, who takes his share of them only."""
+        ...
+
     async def run(self, length: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `read`, a pure function of `service.sql`, for a text of `length` characters, and return its result.
 

@@ -83,7 +83,14 @@ class BrokenStores:
 
 
 class ParsedHere:
-    """Texts are parsed where they are: those of a test are cheap."""
+    """Texts are parsed where they are: those of a test are cheap. `callers` are those who had a share."""
+
+    def __init__(self) -> None:
+        self.callers: list[str] = []
+
+    def of(self, caller: str) -> "ParsedHere":
+        self.callers.append(caller)
+        return self
 
     async def run(self, length: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         del length

@@ -64,8 +64,23 @@ async def test_s2_calls_beyond_the_bound_are_refused() -> None:
     parsers = ParserProcesses(processes=1, waiting=0)
     call = asyncio.create_task(parsers.run(1 << 30, parse, DEEP))
     await asyncio.wait({call}, timeout=0.2)
-    with pytest.raises(Unavailable, match="0 statements wait to be parsed"):
+    with pytest.raises(Unavailable, match="1 parses of long statements of this caller run, and 0 of others"):
         await parsers.run(8, parse, "select 1")
     call.cancel()
     await asyncio.wait({call})
+    await parsers.close()
+
+
+async def test_a8_a_caller_with_many_long_statements_delays_no_other() -> None:
+    parsers = ParserProcesses(processes=2, waiting=8)
+    flood = [asyncio.create_task(parsers.of("a").run(1 << 30, parse, DEEP)) for _ in range(6)]
+    done, waiting = await asyncio.wait(flood, timeout=0.2)
+    assert (len(done), len(waiting)) == (1, 5), "one runs, and four wait"
+    with pytest.raises(Unavailable, match="of this caller"):
+        await done.pop()
+    async with asyncio.timeout(30):
+        assert isinstance(await parsers.of("b").run(8, parse, "select 1"), Select)
+    for one in waiting:
+        one.cancel()
+    await asyncio.wait(waiting)
     await parsers.close()

@@ -9,12 +9,13 @@ from service.domain.job import JobEvent, JobState
 from service.domain.roles import Role
 from service.operations.jobs import lifecycle, queue
 from service.operations.jobs.standing import standing_of
+from service.operations.statements import dispatch
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.protocol.ids import JobId, RelationId, Term
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
-from tests.support.http import StillClock, changed, world_of
+from tests.support.http import ParsedHere, StillClock, changed, world_of
 from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view
 
 A, B, ROOT = Asker("token 1 (a)", Role.OPERATOR), Asker("token 2 (b)", Role.OPERATOR), Asker("root", Role.ADMIN)
@@ -119,3 +120,9 @@ async def test_of_many_jobs_a_refusal_names_some(here: Here) -> None:
     await here.set("operator_creating_jobs_max", 1)
     with pytest.raises(OverQuota, match=r"has 8 jobs .* is 1: m1 \(.*, m5 \(job \d+, Initial\), 3 more\. Another"):
         await here.ask(A)
+
+
+async def test_a8_a_long_statement_is_parsed_in_the_share_of_its_caller() -> None:
+    parsers = ParsedHere()
+    await dispatch.admitted(world_of(FakeStores(lambda: NOW), parsers=parsers), "show jobs", session={}, asked_by=B)
+    assert parsers.callers == [B.actor]
