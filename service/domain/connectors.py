@@ -5,8 +5,7 @@ part of a connector is in `workers.connectors`. Sources that several tables foll
 `service.domain.source`.
 """
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,15 +59,19 @@ def check_connector(named: tuple[str, int | None] | None, known: Collection[str]
 def checked(options: Mapping[str, str], columns: Sequence[Column]) -> tuple[Connector, int]:
     """Return the connector that fills a table of these columns, and its number of splits. Raises Invalid."""
     connector = _named(options, SOURCES)
-    with _refusing(connector.name):
+    try:
         return connector, SOURCES[connector.name](connector.options, columns)
+    except ValueError as error:
+        raise _refused(connector, error) from None
 
 
 def checked_sink(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[str]) -> Connector:
     """Return the connector of a sink for rows of these columns. `key` names those of their key. Raises Invalid."""
     connector = _named(options, SINKS)
-    with _refusing(connector.name):
+    try:
         SINKS[connector.name].check(connector.options, columns, key)
+    except ValueError as error:
+        raise _refused(connector, error) from None
     return connector
 
 
@@ -80,9 +83,5 @@ def _named(options: Mapping[str, str], known: Collection[str]) -> Connector:
     return Connector(name=name, options={option: text for option, text in options.items() if option != CONNECTOR})
 
 
-@contextmanager
-def _refusing(connector: str) -> Generator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise Invalid(f'connector "{connector}": {error}') from None
+def _refused(connector: Connector, error: ValueError) -> Invalid:
+    return Invalid(f'connector "{connector.name}": {error}')

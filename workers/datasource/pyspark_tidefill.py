@@ -4,7 +4,7 @@ Spark finds the module by its name, so nothing has to be registered. It needs no
 service over HTTP, and reads Postgres in Arrow with the caller's login for reading.
 
 The service *lends* an epoch when a query is planned. All tasks read that epoch, and renew the loan meanwhile. With the
-option `epoch` several frames have the same one. Next: `TidefillReader.read`.
+option `epoch` several frames have the same one.
 """
 
 import json
