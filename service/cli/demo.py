@@ -1,12 +1,15 @@
 """`tidefill demo`: backfill an analyst's views while their tables keep changing, on a service of its own.
 
 One million orders of 5,000 customers are loaded. Writers insert, update (some change keys) and delete, while the
-revenue per customer and day is built. The demo pauses, resumes, throttles and releases it, and kills the worker. The
-ten products with most revenue and the latest order of each customer follow. Then a union of two tables with a backfill
-order is built; its rate limit adapts to the load, and its actors are doubled. At the end each view is verified against
-its query.
+revenue per customer and day is built, and a sink keeps a Delta table of the customers. The demo pauses, resumes,
+throttles and releases the view, and kills the worker. The ten products with most revenue and the latest order of each
+customer follow. Then a union of two tables with a backfill order is built; its rate limit adapts to the load, and its
+actors are doubled. At the end each view is verified against its query, and the Delta table is counted.
 """
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +26,8 @@ BATCH: Final = 400
 """Rows that one statement of a writer changes. Each statement is answered with its epoch, about one a second."""
 MOVED: Final = 10_000_000
 """The distance by which keys are moved, beyond all loaded keys."""
+LAKE_TRIES: Final = 30
+"""For how many seconds the last changes may be on their way to the Delta table."""
 LIMIT: Final = 25_000
 """The view's first limit in rows per second and actor, which makes its progress visible."""
 CUSTOMERS: Final = "CREATE TABLE customers (id bigint PRIMARY KEY, name text, city text)"
@@ -53,6 +58,17 @@ LATEST: Final = (
 ARCHIVE: Final = "CREATE TABLE archive (id bigint PRIMARY KEY, customer bigint, amount numeric(12,2))"
 ARCHIVED: Final = "INSERT INTO archive SELECT g, g % 5000, 10 FROM generate_series(1, 20000) g"
 SHOWN: Final = "select city, sum(revenue) from revenue group by 1 order by 2 desc limit 5"
+LAKE: Final = (
+    "CREATE SINK customers_lake FROM customers WITH (connector = 'deltalake', location = '{}', commit_interval = '2 s')"
+)
+BY_CITY: Final = "SELECT city, count(*) FROM customers GROUP BY city"
+FOREIGN: Final = """
+import json, sys
+from deltalake import DeltaTable
+counts = DeltaTable(sys.argv[1]).to_pyarrow_table().group_by("city").aggregate([("id", "count")]).to_pylist()
+print(json.dumps(sorted([one["city"], one["id_count"]] for one in counts)))
+"""
+"""A program that knows delta-rs and nothing of tidefill."""
 UNION: Final = (
     "CREATE MATERIALIZED VIEW every_order"
     " WITH (backfill_order = FIXED(archive -> orders), backfill_rate_limit = 'auto')"
@@ -126,6 +142,8 @@ class Demo:
     """One run against a service that is ready."""
 
     stage: Stage
+    lake: Path
+    """The folder of the Delta table."""
 
     def run(self) -> bool:
         """Run all steps; return whether every view equals its query."""
@@ -140,6 +158,8 @@ class Demo:
         writers = Writers(self.stage.service)
         self.stage.step("writers insert, update, move keys and delete from now on")
         writers.start()
+        self.stage.step(LAKE.format(self.lake))
+        self.stage.sql(LAKE.format(self.lake))
         self.stage.step(REVENUE)
         self.stage.sql(REVENUE, background_ddl="true", backfill_rate_limit=str(LIMIT))
         job = self.stage.service.job_called("revenue")
@@ -152,7 +172,21 @@ class Demo:
         self.stage.step("which engine read what: history and changes")
         for one in jobs:
             self.stage.engines(one)
-        return all(self.stage.verify(one) for one in jobs)
+        return all([*(self.stage.verify(one) for one in jobs), self._in_lake()])
+
+    def _in_lake(self) -> bool:
+        """Whether a foreign reader counts the same rows in the Delta table as a SELECT over the sink's relation."""
+        self.stage.step("customers by city in the Delta table, counted by delta-rs, against the SELECT")
+        wanted: list[list[Any]] = sorted(self.stage.sql(BY_CITY)["rows"])
+        found: list[list[Any]] = []
+        for _ in range(LAKE_TRIES):
+            found = json.loads(subprocess.check_output([sys.executable, "-c", FOREIGN, str(self.lake)]))  # noqa: S603 - ours
+            if found == wanted:
+                break
+            threading.Event().wait(1)
+        self.stage.say(f"Delta table    {sum(count for _, count in found):>9,} rows in {len(found)} cities")
+        self.stage.say(f"query          {sum(count for _, count in wanted):>9,} rows in {len(wanted)} cities")
+        return self.stage.verdict(equal=found == wanted)
 
     def _created(self, statement: str, view: str) -> int:
         """Create a view while its table changes."""
@@ -217,8 +251,8 @@ def demo(*, keep: bool) -> int:
     return perform(partial(_run, keep=keep))
 
 
-def _run(stage: Stage, _folder: Path, *, keep: bool) -> bool:
-    equal = Demo(stage).run()
+def _run(stage: Stage, folder: Path, *, keep: bool) -> bool:
+    equal = Demo(stage, folder / "lake" / "customers").run()
     if keep:
         keep_until_interrupted(stage, SHOWN)
     return equal

@@ -122,7 +122,8 @@ def test_i14_delta_tables_hold_a_view_and_a_log_over_kills(service: Service, tmp
     service.run("INSERT INTO t SELECT g, g % 10, g, '2026-01-01' FROM generate_series(1, 3000) g")
     service.run("CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS c, sum(id)::bigint AS s FROM t GROUP BY v")
     target = f"connector = 'deltalake', commit_interval = '100 ms', location = '{tmp_path}"
-    service.run(f"CREATE SINK groups FROM m WITH ({target}/groups', type = 'upsert', primary_key = 'v')")
+    grouped = "SELECT v, count(*) AS c, sum(id)::bigint AS s FROM t GROUP BY v"
+    service.run(f"CREATE SINK groups AS {grouped} WITH ({target}/groups', type = 'upsert', primary_key = 'v')")
     service.run(f"CREATE SINK log AS SELECT id, n, at FROM t WITH ({target}/log', type = 'append-only')")
     until(lambda: len(in_delta(tmp_path / "log")) == 3000, what=service.log_tail)
     for round_ in range(3):

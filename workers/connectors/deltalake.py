@@ -34,6 +34,8 @@ from workers.connectors.port import RefusedRowError
 from workers.state_store.port import CLOSE, OPERATION, PAGE, Written
 from workers.state_store.wire import is_close
 
+GROUP_BYTES: Final = 32 << 20
+"""About how many bytes of rows are one group of a file. A task gathers so many in memory."""
 _STAGING: Final = "_tidefill"
 _BEGAN: Final = "began"
 _GONE: Final = "_tidefill_gone"
@@ -102,15 +104,36 @@ class DeltaWriter:
 
 
 @dataclass
+class _File:
+    """A Parquet file while it is written. Rows are gathered to groups of some size."""
+
+    path: Path
+    writer: pq.ParquetWriter
+    rows: int = 0
+    gathered: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows."""
+        self.rows += rows.num_rows
+        self.gathered.append(rows)
+        if sum(one.nbytes for one in self.gathered) >= GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was gathered as one group of rows."""
+        if self.gathered:
+            self.writer.write_table(pa.Table.from_batches(self.gathered))
+            self.gathered = []
+
+
+@dataclass
 class _Files:
     """The files of one task in one epoch: rows to append, and changes to merge. Each is noted when it is whole."""
 
     options: DeltaOptions
     folder: Path
     name: str = field(default_factory=lambda: secrets.token_hex(8))
-    _open: dict[Path, tuple[pq.ParquetWriter, list[int]]] = field(
-        default_factory=dict[Path, tuple[pq.ParquetWriter, list[int]]]
-    )
+    _open: dict[Path, _File] = field(default_factory=dict[Path, _File])
 
     def append(self, rows: pa.RecordBatch) -> None:
         """Write rows that become part of the table as they are."""
@@ -124,21 +147,23 @@ class _Files:
         if not rows.num_rows:
             return
         if path not in self._open:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._open[path] = pq.ParquetWriter(path, rows.schema, compression="zstd"), [0]
-        writer, count = self._open[path]
-        writer.write_batch(rows)
-        count[0] += rows.num_rows
+            # Not the folders above: a target that is away would be written anew, and hidden when it is back.
+            self.folder.parent.mkdir(exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
+            self._open[path] = _File(path, pq.ParquetWriter(path, rows.schema, compression="zstd"))
+        self._open[path].write(rows)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for path, (writer, (count,)) in self._open.items():
-            writer.close()
+        for place, file in enumerate(self._open.values()):
             if kind is None:
-                note = {"path": str(path), "size": path.stat().st_size, "rows": count}
-                part = self.folder / f"{self.name}-{int(path.parent == self.folder)}"
+                file.flush()
+            file.writer.close()
+            if kind is None:
+                note = {"path": str(file.path), "size": file.path.stat().st_size, "rows": file.rows}
+                part = self.folder / f"{self.name}-{place}"
                 part.write_text(json.dumps(note))
                 # A note is there as a whole or not at all.
                 part.rename(part.with_suffix(_NOTE))
@@ -186,6 +211,7 @@ class DeltaSink:
     def begin(self, committed: Epoch) -> None:
         """See `Sink`."""
         staged = _staged(self.options)
+        DeltaTable(self.options.location)  # raises an error if it is away
         (staged / _BEGAN).mkdir(parents=True, exist_ok=True)
         newest = max(_numbers(staged / _BEGAN), default=0)
         older = [one for one in _numbers(staged) if one < self.generation]

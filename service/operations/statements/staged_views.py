@@ -106,15 +106,10 @@ def check_staged(
     reason = next(filter(None, (spark_reason(one.stage) for one in view.stages)), None)
     what = "joins, aggregates, subqueries and windows"
     snapshot = strategy.scan_type is ScanType.SNAPSHOT_BACKFILL
-    if kind is RelationKind.SINK and not (view.projects or snapshot):
+    if kind is RelationKind.SINK and is_kept(view) and not snapshot:
         raise Invalid(
-            f"a sink with {what} needs a Snapshot backfill: SET streaming_use_snapshot_backfill = true, or create a"
-            " materialized view, then a sink FROM it",
-            position=place,
-        )
-    if kind is RelationKind.SINK and view.projects and reason is not None:
-        raise Invalid(
-            f"Spark computes what a sink gets, and cannot: {reason}. Create a materialized view, then a sink FROM it",
+            f"a sink with {what if reason is None else reason} needs a Snapshot backfill:"
+            " SET streaming_use_snapshot_backfill = true, or create a materialized view, then a sink FROM it",
             position=place,
         )
     arranged = strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL and not view.projects
@@ -126,6 +121,11 @@ def check_staged(
             " SET streaming_use_snapshot_backfill = true, or streaming_use_arrangement_backfill = true",
             position=place,
         )
+
+
+def is_kept(view: StagedView) -> bool:
+    """Whether the rows of a sink are kept, because more than a projection in Spark computes them."""
+    return not view.projects or any(spark_reason(one.stage) is not None for one in view.stages)
 
 
 def kept(view: StagedView) -> StagedView:

@@ -50,6 +50,7 @@ from service.operations.statements.staged_views import (
     arranged_order,
     check_staged,
     check_store_engine,
+    is_kept,
     kept,
     plan_stages,
     scan_limits,
@@ -232,7 +233,7 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     found = await _read(world, statement)
     view = await plan_stages(world, statement, found.relations, found.queries, asked_engine(session))
     check_staged(world, statement, view, strategy, kind)
-    if kind is RelationKind.SINK and not view.projects:
+    if kind is RelationKind.SINK and is_kept(view):
         view = kept(view)
     ordered = await _ordered(world, statement, view, strategy, found)
     fragments = await _fragments(call, statement, strategy, view)

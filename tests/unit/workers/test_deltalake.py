@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import TableNotFoundError
 
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import Epoch, Generation, RelationId
@@ -149,6 +150,23 @@ def test_i14_a_delivery_that_was_killed_after_its_commit_is_not_repeated(
         with pytest.raises(SystemExit):
             sink.commit(Epoch(5))
     assert table.rows == [(1, "a")]
+    table.begin(5)
+    assert table.rows == [(1, "a")]
+
+
+def test_i14_a_target_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
+    """Files in the place of a volume that is not mounted would be lost when it is."""
+    table = Table(tmp_path / "t")
+    sink = table.begin(0)
+    prepare(sink, 5, (PAGE, 1, "a"))
+    (tmp_path / "t").rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        prepare(sink, 6, (PAGE, 2, "b"))
+    sink.commit(Epoch(5))
+    with pytest.raises(TableNotFoundError):
+        table.begin(5)
+    assert not (tmp_path / "t").exists()
+    (tmp_path / "away").rename(tmp_path / "t")
     table.begin(5)
     assert table.rows == [(1, "a")]
 
