@@ -14,13 +14,15 @@ from service.domain.lending import LOAN_SECONDS
 from service.protocol.ids import Epoch, GraphId
 from service.protocol.relation import Relation
 from service.serving import relation_ddl
-from service.serving.connections import Pool, translated
+from service.serving.connections import Connection, Pool, translated
 from service.serving.pins import locked
 
 _EXPIRY: Final = "clock_timestamp() + interval '1 second' * %s"
 _READABLE: Final = (
     "select bool_and(has_column_privilege(%s, %s::regclass, name, 'select')) from unnest(%s::text[]) as name"
 )
+_LOCK: Final = 0x7469646566696C6E
+"""Its advisory lock serialises grants."""
 _VERSIONS: Final = ("_vnode", "_from", "_to")
 
 
@@ -40,15 +42,20 @@ class PostgresLending:
                     await conn.execute(
                         f"insert into state.pin values (%s, %s, %s, {_EXPIRY})", [graph, epoch, loan, LOAN_SECONDS]
                     )
-                await conn.execute(sql.SQL("grant usage on schema state to {}").format(sql.Identifier(self._group)))
                 for relation in relations:
-                    table = relation_ddl.table(relation.id)
-                    columns = [*_VERSIONS, *(column.name for column in relation.visible)]
-                    found = await conn.execute(_READABLE, [self._group, table.as_string(conn), columns])
-                    if await found.fetchone() != (True,):
-                        names = sql.SQL(", ").join(map(sql.Identifier, columns))
-                        grant = sql.SQL("grant select ({}) on {} to {}")
-                        await conn.execute(grant.format(names, table, sql.Identifier(self._group)))
+                    await self._open(conn, relation)
+
+    async def _open(self, conn: Connection, relation: Relation) -> None:
+        """Let the logins read the versions of a relation, unless they may."""
+        group, table = sql.Identifier(self._group), relation_ddl.table(relation.id)
+        columns = [*_VERSIONS, *(column.name for column in relation.visible)]
+        # A grant that changes nothing writes to the catalog, too, and two at once fail.
+        found = await conn.execute(_READABLE, [self._group, table.as_string(conn), columns])
+        if await found.fetchone() != (True,):
+            await conn.execute("select pg_advisory_xact_lock(%s)", [_LOCK])
+            await conn.execute(sql.SQL("grant usage on schema state to {}").format(group))
+            names = sql.SQL(", ").join(map(sql.Identifier, columns))
+            await conn.execute(sql.SQL("grant select ({}) on {} to {}").format(names, table, group))
 
     async def renew(self, loan: str) -> bool:
         with translated():
