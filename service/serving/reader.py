@@ -4,12 +4,13 @@ Next: `service.serving.user_query`, which confines the statement.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import psycopg
 from psycopg import abc, adapt
 from psycopg.pq.abc import PGresult
 
@@ -32,6 +33,12 @@ thread.
 """
 _LARGE_BYTES: Final = 1 << 20
 """The size above which a result counts as large. Few large results may be read concurrently."""
+
+LINGER_SECONDS: Final = 2.0
+_RUNS: Final = (
+    "select 1 from pg_stat_activity"
+    " where pid = {:d} and pid <> pg_backend_pid() and state = 'active' and usename = current_user"
+)
 
 Row = tuple[str | None, ...]
 
@@ -61,6 +68,8 @@ class PostgresReader:
             waiting=limits.waiting_max,
             seconds=limits.wait_seconds,
         )
+        self.lingering = set[asyncio.Task[None]]()
+        """Each keeps a place of a query that could not be stopped."""
         self._large = Turns("large results", running=limits.large_max, waiting=limits.queries_max)
 
     async def query(
@@ -77,9 +86,9 @@ class PostgresReader:
         own = Bound("TIDEFILL_RESULT_BYTES_MAX", self._limits.bytes_max)
         bound = own if quota is None or own.value <= quota.value else quota
         async with (
-            self._turns.turn(caller),
+            self._place(pool, caller) as began,
             AsyncExitStack() as held,
-            reading(pool, sql, timeout_ms=timeout_ms) as conn,
+            reading(pool, sql, timeout_ms=timeout_ms, began=began) as conn,
         ):
             enter_large = partial(held.enter_async_context, self._large.turn(caller))
             rows, result = await self._rows(conn, row_limit + 1, bound, enter_large)
@@ -87,13 +96,34 @@ class PostgresReader:
         return QueryResult(columns, tuple(rows[:row_limit]), truncated=len(rows) > row_limit)
 
     async def describe(self, sql: str, *, timeout_ms: int, caller: str = "") -> tuple[tuple[str, str], ...]:
-        async with self._turns.turn(caller), reading(self._pool, sql, timeout_ms=timeout_ms) as conn:
+        async with (
+            self._place(self._pool, caller) as began,
+            reading(self._pool, sql, timeout_ms=timeout_ms, began=began) as conn,
+        ):
             return await _columns(conn, await fetch(conn, 0, bytes_max=_LARGE_BYTES))
 
     async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False, caller: str = "") -> tuple[str, ...]:
         pool = self._catalog if catalog else self._pool
-        async with self._turns.turn(caller):
-            return await explained(pool, sql, timeout_ms=timeout_ms)
+        async with self._place(pool, caller) as began:
+            return await explained(pool, sql, timeout_ms=timeout_ms, began=began)
+
+    @asynccontextmanager
+    async def _place(self, pool: Pool, caller: str) -> AsyncGenerator[Callable[[int], None]]:
+        """Wait for a caller's turn and keep it while the query runs, and as long as Postgres cannot stop it.
+
+        Some functions heed no timeout. Each such query holds a session, so the turns bound how many there are.
+        """
+        sessions: list[int] = []
+        async with AsyncExitStack() as place:
+            await place.enter_async_context(self._turns.turn(caller))
+            try:
+                yield sessions.append
+            except BaseException:
+                if sessions and await _runs(pool, sessions[0]):
+                    lingering = asyncio.create_task(_linger(pool, sessions[0], place.pop_all()))
+                    self.lingering.add(lingering)
+                    lingering.add_done_callback(self.lingering.discard)
+                raise
 
     async def _rows(
         self, conn: Connection, wanted: int, bound: Bound, enter_large: Callable[[], Awaitable[None]]
@@ -121,6 +151,22 @@ class PostgresReader:
                 await enter_large()
                 large = True
             count = _next_count(wanted - len(rows), width=size // len(rows), values=result.nfields)
+
+
+async def _linger(pool: Pool, pid: int, place: AsyncExitStack) -> None:
+    """Keep a place until a session has ended."""
+    async with place:
+        while await _runs(pool, pid):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), LINGER_SECONDS)
+
+
+async def _runs(pool: Pool, pid: int) -> bool:
+    """Whether a session of the reader's login runs a query. It does not if Postgres is away."""
+    with suppress(psycopg.OperationalError):
+        async with pool.connection() as conn:
+            return await (await conn.execute(_RUNS.format(pid).encode())).fetchone() is not None
+    return False
 
 
 def _too_large(bound: Bound) -> TooLarge:

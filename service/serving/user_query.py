@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Final
@@ -51,6 +51,13 @@ _SESSION: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+Began = Callable[[int], None]
+
+
+def ignore(_pid: int) -> None:
+    """Do nothing."""
+
+
 def open_reader_pool(url: str, *, size: int = 8, name: str = "reader") -> Pool:
     """Return a pool of the reader's login that opens when it is entered. Session state is discarded after each use."""
     as_text = AdaptersMap()
@@ -61,19 +68,20 @@ def open_reader_pool(url: str, *, size: int = 8, name: str = "reader") -> Pool:
 
 
 @asynccontextmanager
-async def reading(pool: Pool, sql: str, *, timeout_ms: int) -> AsyncGenerator[Connection]:
+async def reading(pool: Pool, sql: str, *, timeout_ms: int, began: Began = ignore) -> AsyncGenerator[Connection]:
     """Open a read-only transaction and declare `sql` as the cursor of `fetch`. This checks that it is one query.
 
+    `began` learns the process id of the session.
     Raises Invalid with Postgres's message and the position in `sql`, or Unavailable.
     """
-    async with _read_only_transaction(pool, _DECLARE, timeout_ms) as conn:
+    async with _read_only_transaction(pool, _DECLARE, timeout_ms, began) as conn:
         await one_statement(conn, _encoded(_DECLARE + sql))
         yield conn
 
 
-async def explained(pool: Pool, sql: str, *, timeout_ms: int) -> tuple[str, ...]:
+async def explained(pool: Pool, sql: str, *, timeout_ms: int, began: Began = ignore) -> tuple[str, ...]:
     """Return the lines of the plan of a query, which is confined as in `reading`. Raises as it does."""
-    async with _read_only_transaction(pool, _EXPLAIN, timeout_ms) as conn:
+    async with _read_only_transaction(pool, _EXPLAIN, timeout_ms, began) as conn:
         # With parameters, even none, libpq uses the extended protocol, which refuses a second statement.
         conn.pgconn.send_query_params(_encoded(_EXPLAIN + sql), None)
         *_, plan = await conn.wait(execute(conn.pgconn))
@@ -83,11 +91,12 @@ async def explained(pool: Pool, sql: str, *, timeout_ms: int) -> tuple[str, ...]
 
 
 @asynccontextmanager
-async def _read_only_transaction(pool: Pool, prefix: str, timeout_ms: int) -> AsyncGenerator[Connection]:
+async def _read_only_transaction(pool: Pool, prefix: str, timeout_ms: int, began: Began) -> AsyncGenerator[Connection]:
     """Open a transaction with a timeout, in which a statement that begins with `prefix` runs."""
     assert timeout_ms > 0, timeout_ms
     with refused_as_said(timeout_ms=timeout_ms, prefix=prefix):
         async with pool.connection() as conn, asyncio.timeout(timeout_ms / 1000 + GRACE_SECONDS), conn.transaction():
+            began(conn.info.backend_pid)
             await conn.execute(f"set local statement_timeout = {timeout_ms:d}".encode())
             yield conn
 

@@ -10,10 +10,10 @@ from tests.support.service import Service
 
 @pytest.fixture
 def service(live_service: Service) -> Iterator[Service]:
-    """The shared service, empty and with default parameters before and after, at four barriers a second meanwhile."""
+    """The shared service, empty and with default parameters before and after, at two barriers a second meanwhile."""
     live_service.reset()
     live_service.session = {}
-    live_service.run("ALTER SYSTEM SET barrier_interval_ms = 250")
+    live_service.run("ALTER SYSTEM SET barrier_interval_ms = 500")
     yield live_service
     live_service.reset()
 

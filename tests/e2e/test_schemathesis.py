@@ -26,7 +26,7 @@ SLOW = {"/v1/recover", "/v1/jobs/{job}/wait", "/v1/events"}
 SETTINGS = "/v1/system-parameters"
 EXAMPLES = 20
 """Of each operation, in `make soak`."""
-QUICK = {"barrier_interval_ms": 100}
+QUICK = {"barrier_interval_ms": 250}
 """Much of what is asked waits for a barrier."""
 TIMEOUT_SECONDS = 60
 

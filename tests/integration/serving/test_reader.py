@@ -203,3 +203,21 @@ async def test_the_catalog_may_be_another_database(store: Store, reader_pool: ob
                 await reader.query("select * from public.secret", row_limit=1, timeout_ms=1000, catalog=True)
             with pytest.raises(Invalid, match="does not exist"):
                 await reader.query("select * from rw_catalog.rw_tables", row_limit=1, timeout_ms=1000)
+
+
+@pytest.mark.soak
+async def test_a7_a_query_that_postgres_cannot_stop_keeps_its_callers_place(reader_pool: Pool, store: Store) -> None:
+    """Each one left a session behind, and the login has 32: nobody could read any more."""
+    endless = "select length(normalize(repeat(chr(769), 16000) || repeat(chr(807), 16000)))"
+    async with open_reader_pool(store.logins.reader_url, size=4) as pool:
+        reader = PostgresReader(pool, limits=ReaderLimits(queries_max=1, wait_seconds=0.2))
+
+        async def ask(query: str) -> object:
+            return (await reader.query(query, row_limit=1, timeout_ms=100, caller="a")).rows
+
+        with pytest.raises(Invalid):
+            await ask(endless)
+        with pytest.raises(Unavailable, match=r"1 queries .* of this caller run"):
+            await ask("select 1")
+        await asyncio.gather(*reader.lingering)
+        assert await ask("select 1") == ((1,),)
