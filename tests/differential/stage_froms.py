@@ -82,7 +82,7 @@ class Froms(Scalars, ABC):
     def _joined(self, left: From, right: From, *, last: bool) -> From:
         cols = left.cols + right.cols
         joins = ("join", "join", "left join", "left join", "right join", "full join")
-        kind = self.random.choice(joins if self.narrow else (*joins, "cross", ","))
+        kind = self.random.choice(joins if self.narrowly() else (*joins, "cross", ","))
         if kind in {"cross", ","}:
             word = ", " if kind == "," and last else " cross join "
             return From(f"{left.sql}{word}{right.sql}", cols, left.named + right.named)
@@ -101,7 +101,7 @@ class Froms(Scalars, ABC):
         keyless = all("t5 " in one.sql for one in (left, right))
         if both and last and len(left.named) == 1 and len(shared) == len(both) and not keyless and self.chance(0.1):
             return From(f"{left.sql} natural {kind} {right.sql}", cols, left.named + right.named)
-        on = self._on(left.cols, right.cols, only_equal=self.narrow or kind == "full join")
+        on = self._on(left.cols, right.cols, only_equal=kind == "full join" or self.narrowly())
         if self.chance(0.1) and kind != "full join":
             further = self._item(0)
             inner = f"({right.sql} {self.random.choice(('join', 'left join'))} {further.sql} on "
@@ -135,19 +135,19 @@ class Froms(Scalars, ABC):
             conditions.append(self.tested(cols, depth - 1))
             if self.chance(0.15):
                 conditions.append(f"({self.condition(cols, 0)} or {self.tested(cols, depth - 1)})")
-        if outer and (self.narrow or self.chance(0.8)):
+        if outer and (self.narrowly() or self.chance(0.8)):
             kinds = {one.kind for one in outer} & {one.kind for one in cols} & set(SAFE)
             if kinds:
                 kind = self.random.choice(sorted(kinds))
                 mine, theirs = (self.random.choice([c for c in some if c.kind == kind]) for some in (cols, outer))
-                compared = "=" if self.narrow or self.chance(0.85) else self.compared()
+                compared = "=" if self.narrowly() or self.chance(0.85) else self.compared()
                 conditions.append(f"{mine.sql} {compared} {theirs.sql}")
         self.random.shuffle(conditions)
         return f" where {' and '.join(conditions)}" if conditions else ""
 
     def tested(self, cols: Sequence[Col], depth: int) -> str:
         """Return a condition with a subquery."""
-        outer = cols if self.narrow or self.chance(0.7) else ()
+        outer = cols if self.narrowly() or self.chance(0.7) else ()
         match self.random.randrange(10):
             case 0:
                 return self._row_tested(cols, depth, outer)
@@ -161,8 +161,7 @@ class Froms(Scalars, ABC):
                 return f"{word} (select {self.one_of('1', '*', '')} from {made.sql}{self.filter(made.cols, 0, outer)})"
             case 5 | 6 | 7:
                 kind = self.kind_of(cols)
-                simple = self.narrow or self.chance(0.7)
-                made = self.plain(depth, [kind], outer=outer) if simple else self.grouped(depth, [kind])
+                made = self.plain(depth, [kind], outer=outer) if self.chance(0.7) else self.grouped(depth, [kind])
                 if self.chance(0.2):
                     return self._not_in(cols, depth)
                 return f"{self.value(kind, cols, 1)} in ({made.sql})"
@@ -193,11 +192,11 @@ class Froms(Scalars, ABC):
     def scalar(self, kind: str, cols: Sequence[Col], depth: int) -> str:
         """Return a scalar subquery that gives a kind."""
         made = self.read_from(depth, most=2)
-        outer = cols if self.narrow or self.chance(0.7) else ()
+        outer = cols if self.chance(0.7) else ()
         where = self.filter(made.cols, 0, outer)
-        if self.linear or self.narrow:
+        if self.linear:
             kind = "big"
-        if self.chance(0.15) and not self.narrow:
+        if self.chance(0.15):
             order = f"order by {self.total(made.cols)} limit 1"
             return f"(select {self.value(kind, made.cols, 1)} from {made.sql}{where} {order})"
         return f"(select {self.aggregate(kind, made.cols)} from {made.sql}{where})"

@@ -33,14 +33,6 @@ LINEAR: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )  # fmt: skip
 """Aggregates that are sums."""
-_EXACT: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "big": LINEAR["big"],
-        "bool": LINEAR["bool"],
-        "number": ("avg({int})", "avg({num})", "sum({big})", "sum({num})", "var_pop({num})"),
-    }
-)
-"""Sums that Spark computes."""
 AGGREGATES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "big": (
@@ -69,11 +61,6 @@ AGGREGATES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 class Queries(Windows):
     """Queries from a random source."""
 
-    @property
-    def sums(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the aggregates that are sums."""
-        return _EXACT if self.narrow else LINEAR
-
     def drawn(self) -> str:
         """Return a query."""
         text = self.with_common(1) if self.chance(0.2) else ""
@@ -98,7 +85,7 @@ class Queries(Windows):
     def query(self, depth: int, *, top: bool = False) -> Query:
         """Return a query, nested so deep at most. Only one that is not nested gives kinds that cannot be compared."""
         kinds = [self.random.choice(SAFE) for _ in range(self.random.randrange(1, 4))]
-        match self.random.choice((0, 0, 4, 4, 16, 17)) if self.narrow else self.random.randrange(20):
+        match self.random.randrange(20):
             case 0 | 1 | 2 | 3:
                 return self.plain(depth, top=top)
             case 4 | 5 | 6 | 7 | 8:
@@ -133,7 +120,7 @@ class Queries(Windows):
                 f"select {self.one_of('*', made.alias + '.*')} from {made.sql}{where}", tuple(made.named[0].items())
             )
         wanted = list(kinds) or [self.kind_of(made.cols) for _ in range(self.random.randrange(1, 5))]
-        if top and not kinds and not self.narrow and self.chance(0.2):
+        if top and not kinds and self.chance(0.2):
             wanted.append(self.random.choice(("number", "approx", "list", "iv", "json", "ints")))
         values = [self.value(kind, made.cols) for kind in wanted]
         if not kinds and depth > 0 and self.chance(0.25):
@@ -155,9 +142,9 @@ class Queries(Windows):
     def aggregate(self, kind: str, cols: Sequence[Col]) -> str:
         """Return an aggregate of a kind."""
         forms = AGGREGATES.get(kind, LEAST)
-        if self.linear or self.narrow:
-            forms = self.sums.get(kind, ("count(*)",))
-        text = self.filled(self.random.choice(forms), self.kind_of(cols) if kind in {"big", "list"} else kind, cols, 1)
+        if self.linear:
+            forms = LINEAR.get(kind, ("count(*)",))
+        text = self.filled(self.form(forms), self.kind_of(cols) if kind in {"big", "list"} else kind, cols, 1)
         few = not text.endswith("]") and self.chance(0.2)
         return f"{text} filter (where {self.condition(cols)})" if few else text
 
@@ -173,7 +160,7 @@ class Queries(Windows):
         more = ("number", "approx", "list") if top else ()
         # Postgres takes a constant that stands twice for the key of a grouping set once.
         self.linear = (
-            bool(keys) and all('"' in one for one in keys) and self.sums.keys() >= set(kinds) and self.chance(0.12)
+            bool(keys) and all('"' in one for one in keys) and LINEAR.keys() >= set(kinds) and self.chance(0.12)
         )
         sets = self.linear
         for kind in kinds or [None] * self.random.randrange(1, 5):
@@ -184,8 +171,8 @@ class Queries(Windows):
                 values.append(keys[at])
                 continue
             free = (*ORDERED, "big", "num", "bool", "uid", *more, *more)
-            if self.linear or self.narrow:
-                free = tuple(self.sums)
+            if self.linear:
+                free = tuple(LINEAR)
             wanted.append(kind or self.random.choice([one for one in free if top or one in SAFE]))
             values.append(self._over_groups(wanted[-1], made.cols, list(zip(keys, key_kinds, strict=True))))
         having = self._having(made.cols, depth)
@@ -193,7 +180,7 @@ class Queries(Windows):
         if sets and not kinds and self.chance(0.5):
             wanted.append("int")
             values.append(f"grouping({', '.join(keys[: self.random.randrange(1, 3)])})")
-        if not kinds and not self.narrow and self.chance(0.12):
+        if not kinds and self.chance(0.12):
             over = self.aggregate("big", made.cols)
             values.append(self.one_of(f"rank() over (order by {over})", f"dense_rank() over (order by {over} desc)"))
             wanted.append("big")
@@ -207,12 +194,12 @@ class Queries(Windows):
             return ""
         if depth > 0 and self.chance(0.3):
             return f" having {self.aggregate('big', cols)} <= {self.scalar('big', (), depth - 1)}"
-        kind = "big" if self.linear or self.narrow else self.random.choice(("big", "big", "num", "txt"))
+        kind = "big" if self.linear else self.random.choice(("big", "big", "num", "txt"))
         return f" having {self.aggregate(kind, cols)} {self.compared()} {self.literal(kind)}"
 
     def _some(self, kinds: Sequence[str]) -> str:
         """Return ORDER BY of all columns with LIMIT, or nothing."""
-        if self.narrow or not set(SAFE).issuperset(kinds) or self.chance(0.9):
+        if not set(SAFE).issuperset(kinds) or self.chance(0.9):
             return ""
         order = self.total([Col(str(at), kind) for at, kind in enumerate(kinds, 1)])
         return f" order by {order}{self.one_of(' limit 2', ' limit 1 offset 1', ' offset 1')}"
@@ -311,8 +298,7 @@ class Queries(Windows):
         left = self.plain(depth - 1, kinds)
         text = left.sql
         for _ in range(self.random.choice((1, 1, 1, 2))):
-            fits = not self.narrow or self.sums.keys() >= set(kinds)
-            right = self.grouped(depth - 1, kinds) if fits and self.chance(0.25) else self.plain(depth - 1, kinds)
+            right = self.grouped(depth - 1, kinds) if self.chance(0.25) else self.plain(depth - 1, kinds)
             word = self.one_of("union", "union all", "union all", "except", "intersect", "except all", "intersect all")
             text = f"{text} {word} {right.sql}" if self.chance(0.8) else f"({text}) {word} ({right.sql})"
         return Query(text + self._some(kinds), left.columns)

@@ -92,6 +92,7 @@ _BY_STORE: Final = re.compile(
     r"|raw\} \|\||-? \{ts\}\)|, \{i|%|coalesce\(\{num|::uuid|case when \{if\} then \{num"
 )
 """Expressions that only the store computes."""
+SELDOM: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,21 @@ class Scalars:
     """Expressions from a random source."""
 
     def __init__(self, random: Random, *, narrow: bool = False) -> None:
-        """With `narrow`, most queries are such that Spark can compute them."""
+        """With `narrow`, what only the store computes is seldom drawn."""
         self.random, self.narrow = random, narrow
-        self.conditions = _computed_by_both(CONDITIONS) if narrow else CONDITIONS
 
     def chance(self, share: float) -> bool:
         """Return True in a share of calls."""
         return self.random.random() < share
+
+    def narrowly(self) -> bool:
+        """Whether to draw only what Spark computes as well, this time."""
+        return self.narrow and not self.chance(SELDOM)
+
+    def form(self, forms: Sequence[str]) -> str:
+        """Return one of some forms."""
+        both = [form for form in forms if _BY_STORE.search(form) is None] if self.narrowly() else forms
+        return self.random.choice(both or forms)
 
     def literal(self, kind: str) -> str:
         """Return a typed constant."""
@@ -138,10 +147,7 @@ class Scalars:
     def computed(self, kind: str, cols: Sequence[Col], depth: int) -> str:
         """Return an expression of a kind that computes something."""
         forms = CHOSEN if kind in KINDS and self.chance(0.3) else COMPUTED[kind]
-        forms = _computed_by_both(forms) if self.narrow and kind in KINDS else forms
-        if not forms:
-            return self.literal(kind)
-        return self.filled(self.random.choice(forms), kind, cols, depth)
+        return self.filled(self.form(forms), kind, cols, depth)
 
     def condition(self, cols: Sequence[Col], depth: int = 1) -> str:
         """Return a condition."""
@@ -150,7 +156,7 @@ class Scalars:
             return f"({self.condition(cols, depth - 1)} {word} {self.condition(cols, depth - 1)})"
         if depth and self.chance(0.1):
             return f"not ({self.condition(cols, depth - 1)})"
-        return self.filled(self.random.choice(self.conditions), self.kind_of(cols), cols, depth)
+        return self.filled(self.form(CONDITIONS), self.kind_of(cols), cols, depth)
 
     def filled(self, form: str, kind: str, cols: Sequence[Col], depth: int) -> str:
         """Return a form with expressions in its places. Places with a `!` have the same expression."""
@@ -189,7 +195,3 @@ class Scalars:
     def one_of(self, *texts: str) -> str:
         """Return one of some texts."""
         return self.random.choice(texts)
-
-
-def _computed_by_both(forms: Sequence[str]) -> tuple[str, ...]:
-    return tuple(form for form in forms if _BY_STORE.search(form) is None)

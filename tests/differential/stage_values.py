@@ -94,7 +94,7 @@ EXTREMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """Values that only the tables of some worlds have."""
 
 
-def tables(random: Random, vnodes: Sequence[int] = (1, 2, 16, 16, 256)) -> dict[str, str]:
+def tables(random: Random, vnodes: Sequence[int]) -> dict[str, str]:
     """Return the CREATE TABLE of each table. Few vnodes have few pages, which is faster."""
     texts: dict[str, str] = {}
     for name, columns in COLUMNS.items():
