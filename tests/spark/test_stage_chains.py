@@ -164,6 +164,26 @@ async def test_i12_both_engines_and_the_query_agree(
     assert (found.equal, found.rows) == (True, found.expected_rows), found
 
 
+NEVER: Final = {
+    "select l.id, r.t from l join r on l.id = r.id where l.id is distinct from l.id": [],
+    "select count(*) as c from l join r on l.id = r.id where 1 = 0": [("0",)],
+    "select id from l where t <> t and 1 = 0": [],
+}
+"""Queries whose condition Spark knows to hold for no row, and their rows."""
+
+
+@pytest.mark.parametrize("query", NEVER)
+async def test_i1_a_history_is_read_if_no_row_counts(
+    chains: Chains, spark: SparkSession, in_spark: Made, query: str
+) -> None:
+    """Spark leaves out a reader whose rows nobody needs, and nobody would tell how far the history was read."""
+    chain = await chains.add(query, in_spark)
+    assert [spark_reason(link.bound.stage) for link in chain.links] == [None] * len(chain.links)
+    await chains.change("update l set n = 1, t = 'x'")
+    chains.follow(chain)
+    assert await chains.held(chain) == NEVER[query]
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

@@ -23,6 +23,10 @@ _SOCKETS_IN_BYTES: Final = 106 - len("/.sock") - 37
 """Maximum length of the socket directory's path. Java accepts socket paths of 106 bytes, and each socket's file name is
 a full stop, a UUID and `.sock`.
 """
+_NO_RULES: Final = ("ReorderAssociativeOperator", "PruneFilters", "PropagateEmptyRelation")
+"""Rules that Spark's optimizer leaves out. `a + (b + 1)` stays as it is written: in another order a sum may not fit its
+type. And history is read even if no row can count, because its readers tell how far they came.
+"""
 CONF: Final[Mapping[str, str]] = {
     # Loopback TCP buffers hold many more rows in flight than fit a slice. Unix domain sockets cut the flush to a
     # quarter.
@@ -47,8 +51,9 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.caseSensitive": "true",
     # A numeric without room for its digits is an error, and is never rounded to fit.
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
-    # a + (b + 1) as it is written: in another order a sum may not fit its type.
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ReorderAssociativeOperator",
+    "spark.sql.optimizer.excludedRules": ",".join(
+        f"org.apache.spark.sql.catalyst.optimizer.{one}" for one in _NO_RULES
+    ),
     # The text of users' views runs here: no variable substitution, no reading of files by path.
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
