@@ -84,7 +84,7 @@ def follows(spark: SparkSession, broadcast_bytes: int) -> Made:
     return lambda store, bound: made(spark, store, bound, broadcast_bytes)
 
 
-@pytest.mark.parametrize(("case", "broadcast_bytes"), in_turn(PLANNED, [EXCHANGED, SENT]), ids=said)
+@pytest.mark.parametrize(("case", "broadcast_bytes"), in_turn(PLANNED, [EXCHANGED, SENT], share=5), ids=said)
 async def test_i1_changes_in_spark_give_what_the_query_answers(
     store: Store, spark: SparkSession, case: Case, broadcast_bytes: int
 ) -> None:
@@ -112,7 +112,9 @@ class OnlyRows(PostgresStore):
     capabilities = Capabilities(index_bounds=True)
 
 
-@pytest.mark.parametrize("case", sampled([one for one in PLANNED if one.stage.aggregate is not None]), ids=said)
+@pytest.mark.parametrize(
+    "case", sampled([one for one in PLANNED if one.stage.aggregate is not None], share=5), ids=said
+)
 async def test_i1_groups_without_an_engine_of_the_store(store: Store, spark: SparkSession, case: Case) -> None:
     both = made(spark), follows(spark, SENT)
     assert await run(store, case, 1, *both, epochs=4, form=OnlyRows) is None

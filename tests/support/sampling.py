@@ -24,12 +24,12 @@ def chosen(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
     return [pytest.param(case, marks=() if case in kept else LATER) for case in cases]
 
 
-def in_turn(cases: Iterable[Any], ways: Sequence[Any]) -> list[Any]:
-    """Return each case with each way for `parametrize`: `soak` has all, and `make test` of every third case one way,
-    another each time.
+def in_turn(cases: Iterable[Any], ways: Sequence[Any], share: int = SHARE) -> list[Any]:
+    """Return each case with each way for `parametrize`: `soak` has all, and `make test` of every third case, or of so
+    many, one way, another each time.
     """
     return [
-        pytest.param(case, way, marks=() if (place % SHARE, number) == (0, place // SHARE % len(ways)) else LATER)
+        pytest.param(case, way, marks=() if (place % share, number) == (0, place // share % len(ways)) else LATER)
         for place, case in enumerate(cases)
         for number, way in enumerate(ways)
     ]
