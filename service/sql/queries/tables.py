@@ -40,10 +40,22 @@ def read_from(planner: "Planner", select: exp.Select, scope: Scope) -> tuple[Blo
 
 
 def _joined(planner: "Planner", first: exp.Expr, joins: Sequence[exp.Expr], scope: Scope) -> tuple[Block, Names]:
-    block, names = _item(planner, first, scope)
+    """Return the block of some items and joins. What stands between two commas is joined before they are."""
+    items = [_item(planner, first, scope)]
     for join in (*(first.args.get("joins") or []), *joins):
-        block, names = _join(planner, join, (block, names), scope)
+        if _is_comma(join):
+            items.append(_joined(planner, join.this, [], scope))
+        else:
+            items[-1] = _join(planner, join, items[-1], scope)
+    block, names = items[0]
+    for other, others in items[1:]:
+        block, names = merged(block, other), _united(names, others, (), "INNER")
     return block, names
+
+
+def _is_comma(join: exp.Expr) -> bool:
+    """Whether the parser means a comma: every JOIN says how it joins."""
+    return isinstance(join, exp.Join) and not given(join) - {"this"}
 
 
 def _item(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[Block, Names]:
