@@ -141,6 +141,7 @@ def test_i14_a_delivery_that_was_killed_after_its_commit_is_not_repeated(
     table = Table(tmp_path / "t")
     sink = table.begin(0)
     prepare(sink, 5, (PAGE, 1, "a"))
+    prepare(sink, 5, (PAGE, 2, "b"))
 
     def killed(_: Path) -> None:
         raise SystemExit
@@ -149,9 +150,11 @@ def test_i14_a_delivery_that_was_killed_after_its_commit_is_not_repeated(
         patched.setattr(deltalake, "rmtree", killed)
         with pytest.raises(SystemExit):
             sink.commit(Epoch(5))
-    assert table.rows == [(1, "a")]
+    assert table.rows == [(1, "a"), (2, "b")]
+    # Somebody puts the files together: the same files again would be rows again.
+    assert DeltaTable(str(tmp_path / "t")).optimize.compact()["numFilesRemoved"] == 2
     table.begin(5)
-    assert table.rows == [(1, "a")]
+    assert table.rows == [(1, "a"), (2, "b")]
 
 
 def test_i14_a_target_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
