@@ -6,7 +6,7 @@ Option names and `type` are RisingWave's. `docs/sinks.md` describes them for use
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from service.protocol.columns import Column, ColumnType, TypeName
@@ -14,10 +14,30 @@ from service.protocol.columns import Column, ColumnType, TypeName
 NAME: Final = "deltalake"
 APP: Final = "app"
 """The option that tidefill adds: who commits. Delta keeps the last epoch of each app."""
-_KNOWN: Final = frozenset({"location", "type", "primary_key", "force_append_only", "commit_interval", APP})
+ENDPOINT: Final = "s3.endpoint"
+REGION: Final = "s3.region"
+ACCESS_KEY: Final = "s3.access.key"
+SECRET_KEY: Final = "s3.secret.key"  # noqa: S105 - an option's name
+_S3: Final = frozenset({ENDPOINT, REGION, ACCESS_KEY, SECRET_KEY})
+_KNOWN: Final = _S3 | {
+    "location",
+    "type",
+    "primary_key",
+    "force_append_only",
+    "commit_interval",
+    "partition_by",
+    APP,
+}
 _KINDS: Final = ("append-only", "upsert")
 _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _INTERVAL: Final = re.compile(r"(?P<number>\d{1,9}(\.\d{1,3})?) ?(?P<unit>[a-z]*)")
+_OBJECT: Final = re.compile(r"s3a?://(?P<path>[a-z0-9][a-z0-9.-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9._=-]+)+)/?")
+_ENDPOINT: Final = re.compile(r"https?://[^/@?#]+/?")
+_NO_PARTITIONS: Final = {
+    TypeName.BYTEA: "its values are no texts",
+    TypeName.REAL: "its values are not exact",
+    TypeName.DOUBLE: "its values are not exact",
+}
 _TYPES: Final = {
     TypeName.BOOLEAN: "boolean",
     TypeName.SMALLINT: "short",
@@ -39,6 +59,16 @@ _TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """How to reach an object store that speaks S3. `endpoint` is None for Amazon's own."""
+
+    endpoint: str | None
+    region: str
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaOptions:
     """What a sink does to its table: it appends rows, or it keeps the rows that have the `key`."""
 
@@ -51,6 +81,10 @@ class DeltaOptions:
     """Whether rows that ended are left out, so that they stay in the table."""
     commit_seconds: float = 10.0
     """The least time between two commits."""
+    partitions: tuple[str, ...] = ()
+    """Columns whose values have folders of their own."""
+    store: ObjectStore | None = None
+    """Where `location` is an object store's."""
 
 
 def read(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[str]) -> DeltaOptions:
@@ -71,12 +105,14 @@ def read(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[st
     if not upsert and "primary_key" in options:
         raise ValueError("primary_key is for type 'upsert'")
     return DeltaOptions(
-        location=_location(options.get("location")),
+        location=(location := _location(options.get("location"))),
         app=options.get(APP, ""),
         upsert=upsert,
         key=_key(options.get("primary_key"), columns, key) if upsert else (),
         force_append_only=force == "true",
         commit_seconds=_seconds(options.get("commit_interval", "10 s")),
+        partitions=_partitions(options.get("partition_by"), columns, upsert=upsert),
+        store=_store(location, options),
     )
 
 
@@ -107,10 +143,65 @@ def _scalar(name: str, kind: ColumnType) -> str:
 
 
 def _location(text: str | None) -> str:
+    if text is not None and text.startswith(("s3://", "s3a://")):
+        found = _OBJECT.fullmatch(text)
+        if found is None:
+            raise ValueError("location in an object store is s3://bucket/path, of letters, digits and . _ - =")
+        return f"s3://{found['path']}"
     path = "" if text is None else text.removeprefix("file://")
     if not path.startswith("/"):
-        raise ValueError("location is the absolute path of a folder that workers reach, as in '/data/orders'")
+        raise ValueError(
+            "location is the absolute path of a folder that workers reach, as in '/data/orders', or 's3://bucket/path'"
+        )
     return path.rstrip("/") or "/"
+
+
+def _store(location: str, options: Mapping[str, str]) -> ObjectStore | None:
+    given = sorted(_S3 & options.keys())
+    if not location.startswith("s3://"):
+        if given:
+            raise ValueError(f"{given[0]} is for a location such as s3://bucket/path")
+        return None
+    for needed in (ACCESS_KEY, SECRET_KEY):
+        if not options.get(needed):
+            raise ValueError(f"{needed} is missing: an object store asks who writes")
+    endpoint = options.get(ENDPOINT)
+    if endpoint is None and not options.get(REGION):
+        raise ValueError(f"{REGION} is missing, or {ENDPOINT} of another object store than Amazon's")
+    if endpoint is not None and _ENDPOINT.fullmatch(endpoint) is None:
+        raise ValueError(f"{ENDPOINT} is an address such as https://minio.example:9000")
+    return ObjectStore(
+        endpoint=None if endpoint is None else endpoint.rstrip("/"),
+        region=options.get(REGION) or "us-east-1",
+        access_key=options[ACCESS_KEY],
+        secret_key=options[SECRET_KEY],
+    )
+
+
+def _partitions(named: str | None, columns: Sequence[Column], *, upsert: bool) -> tuple[str, ...]:
+    if named is None:
+        return ()
+    types = {column.name: column.type for column in columns}
+    chosen = tuple(dict.fromkeys(one.strip() for one in named.split(",")))
+    for one in chosen:
+        if one not in types:
+            raise ValueError(f'partition_by: there is no column "{one}"')
+        if (reason := _no_partition(types[one], upsert=upsert)) is not None:
+            raise ValueError(f'partition_by: column "{one}" cannot be one: {reason}')
+    if len(chosen) == len(types):
+        raise ValueError("partition_by: a table has other columns besides")
+    return chosen
+
+
+def _no_partition(kind: ColumnType, *, upsert: bool) -> str | None:
+    """Return why Delta cannot partition by a type, so that every reader finds the same values."""
+    if kind.array:
+        return "it is an array"
+    if kind.name is TypeName.NUMERIC and kind.scale:
+        return "delta-rs writes and reads negative fractions wrongly"
+    if kind.name is TypeName.TIMESTAMPTZ and upsert:
+        return "a merge of delta-rs leaves out the time zone: use type 'append-only', or a date"
+    return _NO_PARTITIONS.get(kind.name)
 
 
 def _key(named: str | None, columns: Sequence[Column], key: Sequence[str]) -> tuple[str, ...]:

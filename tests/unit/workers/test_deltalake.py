@@ -1,18 +1,26 @@
 """I14: a sink's Delta table has each net change once, whoever died or woke up when."""
 
-from collections.abc import Iterable, Sequence
+import pickle
+import socket
+from collections.abc import Generator, Iterable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import TableNotFoundError
+from pyarrow.fs import FileSelector
 
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import Epoch, Generation, RelationId
 from service.protocol.relation import Relation, RelationKind
-from workers.connectors import deltalake
+from tests.support.lakes import SECRET, Lake, bucket, folder, object_store
+from workers.connectors import delta_files, deltalake
+from workers.connectors.delta_files import Files
 from workers.connectors.deltalake import DeltaSink
 from workers.connectors.port import RefusedRowError
 from workers.state_store.port import CLOSE, LIVE, OPERATION, PAGE
@@ -30,12 +38,24 @@ RELATION = Relation(
 Row = tuple[int, int | None, str | None]
 
 
+@pytest.fixture(scope="session")
+def address() -> Generator[str]:
+    with object_store() as address:
+        yield address
+
+
+@pytest.fixture(params=["folder", "s3"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    return folder(tmp_path) if request.param == "folder" else bucket(request.getfixturevalue("address"))
+
+
 class Table:
     """A sink, and what its table holds."""
 
-    def __init__(self, folder: Path, **options: str) -> None:
-        self.options = {"location": str(folder), "app": "tidefill-test", **options}
-        deltalake.claim(self.options, RELATION)
+    def __init__(self, lake: Lake, relation: Relation = RELATION, /, **options: str) -> None:
+        self.lake, self.relation = lake, relation
+        self.options = {"location": f"{lake.location}/t", "app": "tidefill-test", **lake.options, **options}
+        deltalake.claim(self.options, relation)
         self.generations = count(1)
 
     def begin(self, committed: int) -> DeltaSink:
@@ -44,16 +64,21 @@ class Table:
         return sink
 
     def sink(self, generation: int) -> DeltaSink:
-        return DeltaSink.of(self.options, RELATION, Generation(generation))
+        return DeltaSink.of(self.options, self.relation, Generation(generation))
 
     @property
     def rows(self) -> list[tuple[int | None, str | None]]:
-        found = pa.table(DeltaTable(self.options["location"]).to_pyarrow_table())
-        return sorted(((one["Id"], one["v"]) for one in found.to_pylist()), key=repr)
+        return sorted(((one["Id"], one["v"]) for one in self.lake.rows()), key=repr)
 
     @property
     def version(self) -> int:
-        return DeltaTable(self.options["location"]).version()
+        return self.lake.table().version()
+
+    @property
+    def data(self) -> set[str]:
+        """Every file of rows that there is, whether it is part of the table or not."""
+        found: Any = self.sink(0).files.system.get_file_info(FileSelector("", recursive=True))
+        return {one.path for one in found if one.path.endswith(".parquet") and not one.path.startswith("_")}
 
 
 def prepare(sink: DeltaSink, epoch: int, *rows: Row) -> None:
@@ -71,8 +96,8 @@ def batches(rows: Sequence[Row]) -> Iterable[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, names=[OPERATION, "_vnode", "Id", "v"])
 
 
-def test_i14_an_epoch_is_delivered_once_it_is_committed_and_once(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t")
+def test_i14_an_epoch_is_delivered_once_it_is_committed_and_once(lake: Lake) -> None:
+    table = Table(lake)
     sink = table.begin(0)
     prepare(sink, 5, (PAGE, 1, "a"), (PAGE, 2, "b"))
     prepare(sink, 5, (PAGE, 3, "c"))
@@ -88,8 +113,8 @@ def test_i14_an_epoch_is_delivered_once_it_is_committed_and_once(tmp_path: Path)
     assert table.version == version
 
 
-def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t")
+def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(lake: Lake) -> None:
+    table = Table(lake)
     sink = table.begin(0)
     prepare(sink, 2, (LIVE, 1, "a"), (LIVE, 2, "b"), (LIVE, None, "n"))
     prepare(sink, 3, (CLOSE, 1, "a"), (CLOSE, None, "n"), (LIVE, None, "N"))
@@ -101,8 +126,8 @@ def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(tmp_path
     assert (table.rows, table.version) == ([(2, "c"), (None, "N")], before + 1)
 
 
-def test_i3_i14_what_died_uncommitted_is_never_there(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t")
+def test_i3_i14_what_died_uncommitted_is_never_there(lake: Lake) -> None:
+    table = Table(lake)
     first = table.begin(0)
     prepare(first, 5, (PAGE, 1, "a"))
     prepare(first, 7, (PAGE, 2, "dead"))
@@ -117,15 +142,14 @@ def test_i3_i14_what_died_uncommitted_is_never_there(tmp_path: Path) -> None:
     prepare(third, 11, (PAGE, 2, "b"))
     third.commit(Epoch(11))
     assert table.rows == [(1, "a"), (2, "b")]
-    data = {one.name for one in (tmp_path / "t").glob("*.parquet")}
-    assert data == {Path(one).name for one in DeltaTable(str(tmp_path / "t")).file_uris()}
+    assert table.data == {one.rpartition("/")[2] for one in lake.table().file_uris()}
 
 
-def test_i7_i14_a_late_delivery_of_an_old_generation_is_no_second_one(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t")
+def test_i7_i14_a_late_delivery_of_an_old_generation_is_no_second_one(lake: Lake) -> None:
+    table = Table(lake)
     first = table.begin(0)
     prepare(first, 5, (PAGE, 1, "a"))
-    late = DeltaTable(str(tmp_path / "t"))
+    late = lake.table()
     table.begin(5)
     assert table.rows == [(1, "a")]
     first.commit(Epoch(5))
@@ -136,18 +160,18 @@ def test_i7_i14_a_late_delivery_of_an_old_generation_is_no_second_one(tmp_path: 
 
 
 def test_i14_a_delivery_that_was_killed_after_its_commit_is_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table(tmp_path / "t")
+    table = Table(lake)
     sink = table.begin(0)
     prepare(sink, 5, (PAGE, 1, "a"))
     prepare(sink, 5, (PAGE, 2, "b"))
 
-    def killed(_: Path) -> None:
+    def killed(*_: object) -> None:
         raise SystemExit
 
     with monkeypatch.context() as patched:
-        patched.setattr(deltalake, "rmtree", killed)
+        patched.setattr(Files, "remove_folder", killed)
         with pytest.raises(SystemExit):
             sink.commit(Epoch(5))
     assert table.rows == [(1, "a"), (2, "b")]
@@ -159,12 +183,13 @@ def test_i14_a_delivery_that_was_killed_after_its_commit_is_not_repeated(
 
 def test_i14_a_target_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
     """Files in the place of a volume that is not mounted would be lost when it is."""
-    table = Table(tmp_path / "t")
+    table = Table(folder(tmp_path))
     sink = table.begin(0)
     prepare(sink, 5, (PAGE, 1, "a"))
     (tmp_path / "t").rename(tmp_path / "away")
-    with pytest.raises(FileNotFoundError):
-        prepare(sink, 6, (PAGE, 2, "b"))
+    for operation in (PAGE, LIVE):
+        with pytest.raises(FileNotFoundError):
+            prepare(sink, 6, (operation, 2, "b"))
     sink.commit(Epoch(5))
     with pytest.raises(TableNotFoundError):
         table.begin(5)
@@ -174,39 +199,39 @@ def test_i14_a_target_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
     assert table.rows == [(1, "a")]
 
 
-def test_a_file_that_somebody_removed_is_missed_at_once(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t")
+def test_a_file_that_somebody_removed_is_missed_at_once(lake: Lake) -> None:
+    table = Table(lake)
     sink = table.begin(0)
     prepare(sink, 5, (PAGE, 1, "a"))
-    for one in (tmp_path / "t").glob("*.parquet"):
-        one.unlink()
+    for one in table.data:
+        sink.files.remove(one)
     with pytest.raises(FileNotFoundError):
         sink.commit(Epoch(5))
 
 
-def test_a_sink_that_appends_refuses_changes_or_leaves_them_out(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t", type="append-only")
+def test_a_sink_that_appends_refuses_changes_or_leaves_them_out(lake: Lake) -> None:
+    table = Table(lake, type="append-only")
     sink = table.begin(0)
     prepare(sink, 5, (PAGE, 1, "a"), (LIVE, 2, "b"))
     with pytest.raises(RefusedRowError, match="type 'upsert'"):
         prepare(sink, 6, (CLOSE, 1, "a"), (LIVE, 1, "c"))
     sink.commit(Epoch(5))
-    forced = Table(tmp_path / "t", type="append-only", force_append_only="true", app="tidefill-other")
+    forced = Table(lake, type="append-only", force_append_only="true", app="tidefill-other")
     sink = forced.begin(0)
     prepare(sink, 3, (CLOSE, 1, "a"), (LIVE, 1, "c"))
     sink.commit(Epoch(3))
     assert forced.rows == [(1, "a"), (1, "c"), (2, "b")]
 
 
-def test_i9_a_dropped_sink_leaves_its_rows_and_nothing_else(tmp_path: Path) -> None:
-    table = Table(tmp_path / "t")
+def test_i9_a_dropped_sink_leaves_its_rows_and_nothing_else(lake: Lake) -> None:
+    table = Table(lake)
     sink = table.begin(0)
     prepare(sink, 5, (PAGE, 1, "a"))
     sink.commit(Epoch(5))
     prepare(sink, 6, (LIVE, 2, "b"))
     sink.clean_up()
     assert table.rows == [(1, "a")]
-    assert list((tmp_path / "t" / "_tidefill").iterdir()) == []
+    assert sink.files.names("_tidefill") == []
 
 
 @pytest.mark.parametrize(
@@ -215,22 +240,154 @@ def test_i9_a_dropped_sink_leaves_its_rows_and_nothing_else(tmp_path: Path) -> N
         ("file", {}, "is not empty, and no Delta table"),
         ("rows", {}, "has rows already"),
         ("columns", {"type": "append-only"}, "has other columns"),
-        ("nothing", {"location": "/proc/none"}, "cannot be used by the worker"),
+        ("table", {"type": "append-only", "partition_by": "Id"}, "has other partitions: partition_by = ''"),
+        ("parts", {"type": "append-only"}, "has other partitions: partition_by = 'v'"),
     ],
 )
-def test_a_target_that_cannot_be_used_is_refused(
-    tmp_path: Path, found: str, options: dict[str, str], reason: str
-) -> None:
-    folder = tmp_path / "t"
+def test_a_target_that_cannot_be_used_is_refused(lake: Lake, found: str, options: dict[str, str], reason: str) -> None:
     if found == "file":
-        folder.mkdir()
-        (folder / "notes.txt").touch()
+        place = {"location": f"{lake.location}/t", **lake.options}
+        Path(lake.location, "t").mkdir(exist_ok=True) if not lake.options else None
+        DeltaSink.of(place, RELATION, Generation(0)).files.put("notes.txt", b"")
     elif found == "rows":
-        sink = Table(folder).begin(0)
+        sink = Table(lake).begin(0)
         prepare(sink, 1, (PAGE, 1, "a"))
         sink.commit(Epoch(1))
     elif found == "columns":
-        other = RELATION.model_copy(update={"columns": RELATION.columns[:1]})
-        deltalake.claim({"location": str(folder)}, other)
+        Table(lake, RELATION.model_copy(update={"columns": RELATION.columns[:1]}))
+    else:
+        Table(lake, **({"partition_by": "v"} if found == "parts" else {}))
     with pytest.raises(ValueError, match=reason):
-        Table(folder, **options)
+        Table(lake, **options)
+
+
+@pytest.mark.parametrize("away", [{"location": "/proc/none"}, {"s3.endpoint": "http://127.0.0.1:1"}])
+def test_a_target_that_is_away_is_refused(tmp_path: Path, address: str, away: dict[str, str]) -> None:
+    lake = bucket(address) if "s3.endpoint" in away else folder(tmp_path)
+    with pytest.raises(ValueError, match="cannot be used by the worker") as refused:
+        Table(lake, **away)
+    assert SECRET not in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_i13_a_store_that_does_not_answer_is_given_up(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_files, "REQUEST_SECONDS", 1)
+    monkeypatch.setattr(delta_files, "TRIES", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ValueError, match="cannot be used"):
+        Table(bucket(address), **{"s3.endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}"})
+
+
+def test_no_secret_of_a_location_is_shown(address: str) -> None:
+    sink = Table(bucket(address)).begin(0)
+    assert SECRET not in f"{sink!r} {sink.writer!r} {sink.files!r} {sink.options}"
+    # Tasks have it in what is serialized for them.
+    assert pickle.loads(pickle.dumps(sink.writer)) == sink.writer
+
+
+PARTED = RELATION.model_copy(
+    update={
+        "columns": (
+            *RELATION.columns,
+            *(
+                Column(name=name, type=ColumnType.parse(kind), nullable=True)
+                for name, kind in {
+                    "b": "boolean",
+                    "i": "int",
+                    "n": "numeric(30)",
+                    "d": "date",
+                    "at": "timestamp",
+                    "z": "timestamptz",
+                }.items()
+            ),
+        )
+    }
+)
+VALUES: Final[list[dict[str, Any]]] = [
+    {"v": "a/b c%:=ü 'x' \n{}", "b": True, "i": -5, "n": Decimal(10) ** 29, "d": date(1, 1, 1)},
+    {"v": "plain", "at": datetime(2026, 1, 2, 3, 4, 5, 60), "z": datetime(1969, 12, 31, 23, tzinfo=UTC)},  # noqa: DTZ001
+    {"v": None, "b": False},
+]
+
+
+def parted_rows(operation: int, first: int) -> pa.RecordBatch:
+    """Return a row of each of `VALUES`, with a key of its own."""
+    types = {
+        "Id": pa.int64(),
+        "v": pa.string(),
+        "b": pa.bool_(),
+        "i": pa.int32(),
+        "n": pa.decimal128(30),
+        "d": pa.date32(),
+        "at": pa.timestamp("us"),
+        "z": pa.timestamp("us", "UTC"),
+    }
+    rows = [{OPERATION: operation, "_vnode": 0, "Id": first + place, **one} for place, one in enumerate(VALUES)]
+    schema = pa.schema({OPERATION: pa.int8(), "_vnode": pa.int16(), **types})
+    return pa.RecordBatch.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
+
+
+def found_in(lake: Lake) -> list[dict[str, Any]]:
+    """Return the values of the rows in the order of their keys, without NULLs."""
+    rows = sorted(lake.rows(), key=lambda row: row["Id"])
+    return [{name: value for name, value in row.items() if name != "Id" and value is not None} for row in rows]
+
+
+WANTED: Final = [{name: value for name, value in one.items() if value is not None} for one in VALUES]
+
+
+def test_a_task_writes_a_file_for_each_partition(lake: Lake) -> None:
+    table = Table(lake, PARTED, type="append-only", partition_by="v, b, i, n, d, at, z")
+    sink = table.begin(0)
+    mixed = pa.concat_batches([parted_rows(PAGE, 1), parted_rows(PAGE, 4)])
+    sink.writer.write(PARTED, Epoch(5), [mixed, parted_rows(PAGE, 7)])
+    sink.commit(Epoch(5))
+    assert found_in(lake) == WANTED * 3
+    files = lake.table().file_uris()
+    assert len(files) == len(VALUES)
+    assert {f"{lake.location}/t/{one}" for one in table.data} == set(files)
+    assert any("/v=a%2Fb%20c%25%3A%3D%C3%BC" in one and "/d=0001-01-01/" in one for one in files)
+    assert any("/v=__HIVE_DEFAULT_PARTITION__/b=false/" in one for one in files)
+    log = sink.files.read("_delta_log/00000000000000000001.json").decode()
+    assert '"z":"1969-12-31T23:00:00.000000Z"' in log
+    assert '"at":"2026-01-02 03:04:05.000060"' in log
+
+
+def test_i14_partitions_are_merged_and_survive_a_kill(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(lake, PARTED, partition_by="v, b, i, n, d, at")
+    sink = table.begin(0)
+    sink.writer.write(PARTED, Epoch(5), [parted_rows(PAGE, 1)])
+
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "remove_folder", killed)
+        with pytest.raises(SystemExit):
+            sink.commit(Epoch(5))
+    sink = table.begin(5)
+    assert found_in(lake) == WANTED
+    moved = parted_rows(LIVE, 2)
+    sink.writer.write(PARTED, Epoch(6), [parted_rows(CLOSE, 1), moved])
+    sink.commit(Epoch(6))
+    assert found_in(lake) == WANTED
+    assert min(row["Id"] for row in lake.rows()) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [("v", "", "no empty text"), ("v", "x" * 201, "so long"), ("d", 3_000_000, "no year")],
+)
+@pytest.mark.parametrize("operation", [PAGE, LIVE])
+def test_a_value_that_is_no_partition_is_refused(
+    tmp_path: Path, column: str, value: object, reason: str, operation: int
+) -> None:
+    sink = Table(folder(tmp_path), PARTED, partition_by=column).begin(0)
+    rows = parted_rows(operation, 1)
+    place = rows.schema.get_field_index(column)
+    rows = rows.set_column(
+        place,
+        column,
+        pa.array([value, None, None], pa.int32() if column == "d" else pa.string()).cast(rows.schema.types[place]),
+    )
+    with pytest.raises(RefusedRowError, match=reason):
+        sink.writer.write(PARTED, Epoch(5), [rows])

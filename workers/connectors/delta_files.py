@@ -1,0 +1,139 @@
+"""The files of a Delta table: in a folder that all workers reach, or in an object store that speaks S3.
+
+Both are one file system of Arrow, with the credentials that `delta_table` has. Paths are relative to the table. An
+object store has no folders and no renaming, and shows an object when it is whole.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from service.protocol.delta import DeltaOptions, ObjectStore
+
+CONNECT_SECONDS: Final = 5
+REQUEST_SECONDS: Final = 20
+_COLOUR: Final = re.compile(r"\x1b\[\d*m↳?")
+TRIES: Final = 3
+"""An object store that is away is tried again by the next generation, which says so."""
+
+
+def storage_options(store: ObjectStore | None) -> dict[str, str] | None:
+    """Return what delta-rs needs to reach the object store."""
+    if store is None:
+        return None
+    options = {
+        "aws_region": store.region,
+        "aws_access_key_id": store.access_key,
+        "aws_secret_access_key": store.secret_key,
+        # A commit is a new object, which is refused where there is one already.
+        "conditional_put": "etag",
+        "connect_timeout": f"{CONNECT_SECONDS}s",
+        "timeout": f"{REQUEST_SECONDS}s",
+        "max_retries": str(TRIES - 1),
+        "retry_timeout": f"{REQUEST_SECONDS}s",
+    }
+    if store.endpoint is not None:
+        allowed = str(store.endpoint.startswith("http://")).lower()
+        options |= {"aws_endpoint_url": store.endpoint, "aws_allow_http": allowed}
+    return options
+
+
+def delta_table(options: DeltaOptions) -> DeltaTable:
+    """Return the table in its newest version. Raises TableNotFoundError, and OSError if its storage is away."""
+    return DeltaTable(options.location, storage_options=storage_options(options.store))
+
+
+def in_a_line(error: Exception) -> str:
+    """Return what delta-rs says in several coloured lines."""
+    return " ".join(_COLOUR.sub("", str(error)).split())
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of one table."""
+
+    system: pa_fs.FileSystem
+    in_store: bool
+
+    @classmethod
+    def of(cls, options: DeltaOptions) -> "Files":
+        """Return the files of a table. Nothing is reached yet."""
+        store = options.store
+        if store is None:
+            return cls(pa_fs.SubTreeFileSystem(options.location, pa_fs.LocalFileSystem()), in_store=False)
+        return cls(pa_fs.SubTreeFileSystem(options.location.removeprefix("s3://"), _object_store(store)), in_store=True)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, in order; none if there is no folder."""
+        found: Any = self.system.get_file_info(pa_fs.FileSelector(folder, allow_not_found=True))
+        return sorted(one.base_name for one in found)
+
+    def info(self, path: str) -> pa_fs.FileInfo:
+        """Return size and time of a file. Raises FileNotFoundError if somebody removed it."""
+        found: Any = self.system.get_file_info(path)
+        if found.type is pa_fs.FileType.NotFound:
+            raise FileNotFoundError(path)
+        return found
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        with self.system.open_input_file(path) as file:
+            return file.read()
+
+    def table(self, path: str) -> pa.Table:
+        """Return the rows of a Parquet file."""
+        return pq.read_table(path, filesystem=self.system, partitioning=None)
+
+    def make_folders(self, path: str) -> None:
+        """Make the folders of a file. Not that of the table: a target that is away would be made anew, and hidden when
+        it is back.
+        """
+        if not self.in_store:
+            for one in reversed(PurePosixPath(path).parents[:-1]):
+                self.system.create_dir(str(one), recursive=False)
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file that is there as a whole or not at all."""
+        self.make_folders(path)
+        written = path if self.in_store else f"{path}.part"
+        with self.system.open_output_stream(written) as stream:
+            stream.write(content)
+        if not self.in_store:
+            self.system.move(written, path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file if it is there."""
+        try:
+            self.system.delete_file(path)
+        except FileNotFoundError:
+            return
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder with all that is in it, if it is there."""
+        try:
+            self.system.delete_dir(path)
+        except FileNotFoundError:
+            return
+
+
+def _object_store(store: ObjectStore) -> pa_fs.FileSystem:
+    place = urlsplit(store.endpoint or "")
+    return pa_fs.S3FileSystem(
+        access_key=store.access_key,
+        secret_key=store.secret_key,
+        region=store.region,
+        scheme=place.scheme or "https",
+        endpoint_override=place.netloc or None,
+        connect_timeout=CONNECT_SECONDS,
+        request_timeout=REQUEST_SECONDS,
+        retry_strategy=pa_fs.AwsStandardS3RetryStrategy(max_attempts=TRIES),
+        # A small file is one request.
+        allow_delayed_open=True,  # pyright: ignore[reportCallIssue] - newer than the stubs
+    )
