@@ -82,6 +82,7 @@ def _end_with(session: Session, agent: Agent) -> None:
 
 def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     url = settings.state_store_url.get_secret_value()
+    client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
 
     def connect(barrier: Barrier) -> Stores:
         assert agent.registered is not None
@@ -94,7 +95,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         def reader(question: Verify) -> PostgresStore:
             return PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id)
 
-        response = answer(session.spark, reader, request, parallelism=session.parallelism)
+        response = answer(session.spark, reader, client.secret, request, parallelism=session.parallelism)
         return None if isinstance(response, Rejected) and session.lost(_JVM_SECONDS) else response
 
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
@@ -102,7 +103,6 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         # A killed JVM gives no reason to blame a job: the worker ends without an answer and is replaced.
         return None if lost and not session.out_of_memory else _failure(worker, barrier, error, exhausted=lost)
 
-    client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
     agent = Agent(
         Registration(
             worker=worker,
@@ -131,7 +131,7 @@ def _executor(
     """Make the executor of a graph. Snapshot jobs' graphs share one mutex for their Spark jobs; the database graph has
     none (I10).
     """
-    joins = joins_of(session.spark, partial(_connection_of, client))
+    joins = joins_of(session.spark, partial(_connection_of, client), client.secret)
     executor = GraphExecutor(worker, session.spark, connect, joins, PostgresUpkeep(url), pool=f"graph-{graph}")
     if graph == DATABASE_GRAPH:
         executor.threads = ThreadPoolExecutor(SCANS_AT_ONCE, "scan")

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from pydantic import TypeAdapter
 
-from service.protocol.api import Left, Registered, Registration
+from service.protocol.api import Left, Registered, Registration, SecretValue
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import Epoch, GraphId, SourceId, WorkerId
@@ -79,6 +80,11 @@ class MetaClient:
         """Ask how to reach an external database. The answer is not cached: only the sessions opened with it hold it."""
         answer = self._call("GET", f"/sources/{source}")
         return SourceConnection.model_validate_json(answer.content)
+
+    def secret(self, name: str) -> str:
+        """Ask for the value of a secret that an option of a sink names. It is not cached either."""
+        answer = self._call("GET", f"/secrets?name={quote(name, safe='')}")
+        return SecretValue.model_validate_json(answer.content).value
 
     def respond(self, worker: WorkerId, response: Response) -> None:
         """Send the response to a request."""

@@ -38,12 +38,18 @@ class SinkKind:
 
     check: CheckSink
     commits: bool = False
+    secrets: Collection[str] = ()
+    """Options that may be secrets."""
+    hidden: str | None = None
+    """The option among these that has to be one."""
 
 
 SOURCES: Final[Mapping[str, Check]] = {datagen.NAME: _datagen}
 SINKS: Final[Mapping[str, SinkKind]] = {
     "blackhole": SinkKind(_blackhole),
-    delta.NAME: SinkKind(delta.read, commits=True),
+    delta.NAME: SinkKind(
+        delta.read, commits=True, secrets=(delta.ACCESS_KEY, delta.SECRET_KEY), hidden=delta.SECRET_KEY
+    ),
 }
 COMMITS: Final = "its target is committed to by itself, once in a commit_interval"
 """Why a sink has a graph of its own."""
@@ -65,11 +71,24 @@ def checked(options: Mapping[str, str], columns: Sequence[Column]) -> tuple[Conn
         raise _refused(connector, error) from None
 
 
-def checked_sink(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[str]) -> Connector:
+def check_secrets(options: Mapping[str, str], secrets: Collection[str]) -> None:
+    """Check which options of a sink are secrets and which are plain. Raises Invalid, whose pointer is an option."""
+    kind = SINKS[_named(options, SINKS).name]
+    if kind.hidden is not None and kind.hidden in options:
+        message = f"option \"{kind.hidden}\" is not given as a text: CREATE SECRET name AS '..', then"
+        raise Invalid(f"{message} {kind.hidden} = secret name", pointer=kind.hidden)
+    if wrong := sorted(set(secrets).difference(kind.secrets)):
+        raise Invalid(f'option "{wrong[0]}" is no secret', pointer=wrong[0])
+
+
+def checked_sink(
+    options: Mapping[str, str], secrets: Mapping[str, str], columns: Sequence[Column], key: Sequence[str]
+) -> Connector:
     """Return the connector of a sink for rows of these columns. `key` names those of their key. Raises Invalid."""
-    connector = _named(options, SINKS)
+    connector = _named(options, SINKS).model_copy(update={"secrets": dict(secrets)})
     try:
-        SINKS[connector.name].check(connector.options, columns, key)
+        # The names of secrets stand for their values.
+        SINKS[connector.name].check({**connector.options, **secrets}, columns, key)
     except ValueError as error:
         raise _refused(connector, error) from None
     return connector

@@ -10,6 +10,7 @@ The service is the server and a worker long-polls it. Every call is a heartbeat.
     GET  /internal/v1/workers/{id}/request     the next Request for ?graph=, or 204 after the wait
     POST /internal/v1/workers/{id}/responses   Response -> 204
     GET  /internal/v1/sources/{id}             how to reach a source: SourceConnection; 404 when there is none
+    GET  /internal/v1/secrets?name=            the value of a user's secret: SecretValue; 404 when there is none
 """
 
 from typing import Annotated, Final
@@ -54,6 +55,14 @@ class Registered(BaseModel):
 
     That login can read the views of alive rows and write the versioned tables, and nothing else.
     """
+
+
+class SecretValue(BaseModel):
+    """The value of a secret that a connector's option names."""
+
+    model_config = ConfigDict(frozen=True)
+
+    value: str = Field(repr=False)
 
 
 class Left(BaseModel):

@@ -110,10 +110,15 @@ Query = Stage | Prefix
 
 
 class Connector(_Value):
-    """How a fragment reads or writes an external system: the connector's name, and the user's options for it."""
+    """How a fragment reads or writes an external system: the connector's name, and the user's options for it.
+
+    `secrets` are the options whose values are secrets of users, with the names of these. A worker asks for a value when
+    it needs it, and stores it nowhere.
+    """
 
     name: str
     options: dict[str, str] = {}
+    secrets: dict[str, str] = {}
 
 
 class _Fragment(_Value):

@@ -26,7 +26,8 @@ from service.protocol.cdc import (
     Sweep,
 )
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
-from service.protocol.plan import PositionState, VnodePosition
+from service.protocol.plan import Connector, PositionState, VnodePosition
+from service.protocol.relation import RelationKind
 from service.protocol.report import ActorReport
 from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import LEASE, NOW, add_created, collected, new_table, new_view, relation
@@ -415,6 +416,34 @@ async def test_a_scan_without_history_is_completed(stores: Stores) -> None:
         (plan,) = await tx.plans.of([job.id])
     (position,) = plan.fragments[0].actors[0].positions
     assert (position.state, position.rows) == (PositionState.COMPLETED, 0)
+
+
+async def test_a_secret_that_a_sink_uses_stays(stores: Stores) -> None:
+    sink = Connector(name="deltalake", options={"a": "b"}, secrets={"s3.secret.key": "k"})
+
+    def reading(table: RelationId) -> NewJob:
+        view = new_view("s", table)
+        (scan,) = view.table_scans
+        target = view.relation.model_copy(update={"kind": RelationKind.SINK})
+        return replace(view, relation=target, fragments=(replace(scan, sink=sink),))
+
+    async with stores.begin() as tx:
+        table = (await add_created(tx, new_table("t"))).relation
+    with pytest.raises(NotFound, match='secret "k" does not exist'):
+        async with stores.begin() as tx:
+            await tx.jobs.add(reading(table), now=NOW)
+    async with stores.begin() as tx:
+        await tx.secrets.add("k", "told")
+        await tx.secrets.add("other", "told")
+        job = await tx.jobs.add(reading(table), now=NOW)
+        (plan,) = await tx.plans.of([job.id])
+        assert plan.table_scans[0].sink == sink
+        assert "told" not in plan.model_dump_json()
+        with pytest.raises(Conflict, match='cannot drop secret "k": it is used by s'):
+            await tx.secrets.remove("k")
+        assert await tx.secrets.remove("other")
+        await tx.catalog.remove(job.relation)
+        assert await tx.secrets.remove("k")
 
 
 async def test_secrets(stores: Stores) -> None:

@@ -12,7 +12,7 @@ from workers.runners.stage_scan import StageScan
 
 def table_scans(spark: SparkSession) -> dict[FragmentKind, Join]:
     """Return what runs table scans, and nothing else."""
-    return {FragmentKind.STREAM_SCAN: partial(StageScan.join, spark)}
+    return {FragmentKind.STREAM_SCAN: partial(StageScan.join, spark, {}.__getitem__)}
 
 
 def scans_of(executor: GraphExecutor) -> list[StageScan]:

@@ -1,16 +1,32 @@
 """Map the name of every connector to its reader or sink. A new connector needs a module and one line here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from service.protocol import delta
+from service.protocol.ids import Generation
+from service.protocol.plan import Connector
+from service.protocol.relation import Relation
 from workers.connectors import deltalake
 from workers.connectors.blackhole import Blackhole
 from workers.connectors.constant import Constants
 from workers.connectors.datagen import Generator
-from workers.connectors.port import Claim, MakeReader, MakeSink
+from workers.connectors.port import Claim, MakeReader, MakeSink, Sink
 
 SOURCES: Final[Mapping[str, MakeReader]] = {"datagen": Generator.of, "constant": Constants.of}
 SINKS: Final[Mapping[str, MakeSink]] = {"blackhole": Blackhole.of, delta.NAME: deltalake.DeltaSink.of}
 CLAIMS: Final[Mapping[str, Claim]] = {delta.NAME: deltalake.claim}
 """Connectors whose targets are made ready before the job begins."""
+
+SecretOf = Callable[[str], str]
+"""Asks the service for the value of a secret."""
+
+
+def options_of(connector: Connector, secret_of: SecretOf) -> Mapping[str, str]:
+    """Return the options with the values of secrets. They are stored nowhere."""
+    return {**connector.options, **{option: secret_of(name) for option, name in connector.secrets.items()}}
+
+
+def sink_of(connector: Connector, secret_of: SecretOf, relation: Relation, generation: Generation) -> Sink:
+    """Return a sink, which has the present values of its secrets."""
+    return SINKS[connector.name](options_of(connector, secret_of), relation, generation)

@@ -7,22 +7,27 @@ from pyspark.sql import SparkSession
 
 from service.protocol.ids import Generation
 from service.protocol.request import ClaimTarget, Done, Rejected, ReleaseTarget, Request, Response, Verify
-from workers.connectors.kinds import CLAIMS, SINKS
+from workers.connectors.kinds import CLAIMS, SecretOf, options_of, sink_of
 from workers.rpc.verify import verify
 from workers.runners.failure import explain
 from workers.state_store.port import VersionedStore
 
 
 def answer(
-    spark: SparkSession, reader: Callable[[Verify], VersionedStore], request: Request, *, parallelism: int
+    spark: SparkSession,
+    reader: Callable[[Verify], VersionedStore],
+    secret_of: SecretOf,
+    request: Request,
+    *,
+    parallelism: int,
 ) -> Response:
     """Answer one request. Every error becomes a `Rejected` answer."""
     try:
         match request:
             case ClaimTarget():
-                return _claimed(request)
+                return _claimed(request, secret_of)
             case ReleaseTarget(connector=connector):
-                SINKS[connector.name](connector.options, request.relation, Generation(0)).clean_up()
+                sink_of(connector, secret_of, request.relation, Generation(0)).clean_up()
                 return Done(id=request.id)
             case Verify():
                 return verify(spark, reader(request), request, parallelism=parallelism)
@@ -32,9 +37,10 @@ def answer(
         return Rejected(id=request.id, error=explain(error)[1])
 
 
-def _claimed(request: ClaimTarget) -> Response:
+def _claimed(request: ClaimTarget, secret_of: SecretOf) -> Response:
+    connector = request.connector
     try:
-        CLAIMS[request.connector.name](request.connector.options, request.relation)
+        CLAIMS[connector.name](options_of(connector, secret_of), request.relation)
     except ValueError as error:
         return Rejected(id=request.id, error=str(error))
     return Done(id=request.id)

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import SourceId
 from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Prefix, TableScanPlan
+from workers.connectors.kinds import SecretOf
 from workers.runners.operators import Operator
 from workers.runners.port import FragmentRunner, Join, Place
 from workers.runners.source_scan import SourceScans
@@ -15,10 +16,12 @@ from workers.runners.split_scan import SplitScan
 from workers.runners.stage_scan import StageScan
 
 
-def joins_of(spark: SparkSession, connection_of: Callable[[SourceId], SourceConnection]) -> Mapping[FragmentKind, Join]:
+def joins_of(
+    spark: SparkSession, connection_of: Callable[[SourceId], SourceConnection], secret_of: SecretOf
+) -> Mapping[FragmentKind, Join]:
     """Return how to make the runner of each kind of fragment. `connection_of` returns how to reach a source."""
     return {
-        FragmentKind.STREAM_SCAN: partial(_scan, spark),
+        FragmentKind.STREAM_SCAN: partial(_scan, spark, secret_of),
         FragmentKind.OPERATOR: partial(Operator.join, spark),
         FragmentKind.SOURCE_SCAN: SplitScan.join,
         FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of),
@@ -26,8 +29,14 @@ def joins_of(spark: SparkSession, connection_of: Callable[[SourceId], SourceConn
 
 
 def _scan(
-    spark: SparkSession, runners: Mapping[Place, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
+    spark: SparkSession,
+    secret_of: SecretOf,
+    runners: Mapping[Place, FragmentRunner],
+    job: JobPlan,
+    fragment: FragmentPlan,
+    now: float,
 ) -> FragmentRunner:
     assert isinstance(fragment, TableScanPlan)
-    join = Operator.join if isinstance(fragment.query, Prefix) else StageScan.join
-    return join(spark, runners, job, fragment, now)
+    if isinstance(fragment.query, Prefix):
+        return Operator.join(spark, runners, job, fragment, now)
+    return StageScan.join(spark, secret_of, runners, job, fragment, now)

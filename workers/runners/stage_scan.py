@@ -23,7 +23,7 @@ from workers.backfill.actors import as_one
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
-from workers.connectors.kinds import SINKS
+from workers.connectors.kinds import SecretOf, sink_of
 from workers.engines.failing_row import find_failing_row
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
 from workers.engines.stage_engines import StageEngines
@@ -69,12 +69,13 @@ class StageScan(HistoryScan):
     def join(
         cls,
         spark: SparkSession,
+        secret_of: SecretOf,
         _runners: Mapping[Place, FragmentRunner],
         job: JobPlan,
         fragment: FragmentPlan,
         now: float,
     ) -> "StageScan":
-        """Build a stage from its plan."""
+        """Build a stage from its plan. `secret_of` is asked when the first delivery of a sink begins."""
         assert isinstance(fragment, TableScanPlan)
         assert isinstance(fragment.query, Stage)
         target, sink = job.written_by(fragment), fragment.sink
@@ -85,7 +86,7 @@ class StageScan(HistoryScan):
             ScanState.of(fragment, now=now),
             bound=BoundStage(fragment.query, target, relations),
             own=frozenset(one.id for one in job.hidden),
-            delivery=None if sink is None else Delivery(partial(SINKS[sink.name], sink.options, target)),
+            delivery=None if sink is None else Delivery(partial(sink_of, sink, secret_of, target)),
             spark=spark,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
             merges=fragment.query.aggregate is not None and _merges(job, fragment),

@@ -12,8 +12,8 @@ from service.api.calling import Reserved
 from service.domain.errors import Conflict, Invalid
 from service.domain.roles import Role
 from service.operations.barriers import worker_calls
-from service.operations.sources import registry
-from service.protocol.api import Left, Registered, Registration
+from service.operations.sources import registry, secrets
+from service.protocol.api import Left, Registered, Registration, SecretValue
 from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, SourceId, WorkerId
 from service.protocol.report import ANSWER
 from service.protocol.request import RESPONSE
@@ -79,6 +79,12 @@ async def source(world: Reserved, source: SourcePath) -> Response:
     """Return how a source is reached."""
     found = await registry.connection(world, source)
     return _json(found.model_dump_json())
+
+
+@router.get("/secrets", dependencies=needs(Role.WORKER))
+async def secret(world: Reserved, name: str) -> Response:
+    """Return the value of a secret that an option of a sink names."""
+    return _json(SecretValue(value=await secrets.value(world, name)).model_dump_json())
 
 
 async def _parsed(request: Request, adapter: TypeAdapter[T]) -> T:

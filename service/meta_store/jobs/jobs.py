@@ -28,6 +28,7 @@ from service.meta_store.schema.core import (
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import followed_again, stored_scan
+from service.meta_store.sources.sources import hold_secret
 from service.ports.records import (
     THE_RELATION,
     NewDml,
@@ -93,6 +94,9 @@ class PostgresJobs(OnConnection):
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         for one in new.fragments:
             await self._add_fragment(job, one, dependents(new.order), ids)
+        sinks = (one.sink for one in new.fragments if isinstance(one, NewTableScan) and one.sink is not None)
+        for name in sorted({name for sink in sinks for name in sink.secrets.values()}):
+            await hold_secret(self._connection, name)
         stored = await self.get(job)
         assert stored is not None
         return stored

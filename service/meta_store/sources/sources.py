@@ -13,7 +13,7 @@ from service.domain.source import Retention
 from service.meta_store.documents import document
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation
-from service.meta_store.schema.core import TAKEN, secret, view_reference
+from service.meta_store.schema.core import TAKEN, fragment, secret, view_reference
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.schema.sources import source as sources
 from service.meta_store.schema.sources import source_cleanup
@@ -101,18 +101,11 @@ class Sources(OnConnection):
         return f"tidefill_{made.replace('-', '')[:16]}"
 
     async def _keep_password(self, one: SourceId, new: NewSource) -> str:
-        """Return the name of the source's secret. A user's secret is locked until the transaction ends.
-
-        Raises NotFound where the user's secret does not exist.
-        """
+        """Return the name of the source's secret, after locking a user's one. Raises NotFound."""
         if new.password.name is None:
             await self._connection.execute(insert(secret).values(name=_own(one), value=new.password.value))
             return _own(one)
-        name = f"{_USERS}{new.password.name}"
-        held = select(secret.c.name).where(secret.c.name == name).with_for_update(read=True)
-        if (await self._connection.execute(held)).first() is None:
-            raise NotFound(f'secret "{new.password.name}" does not exist', kind="secret")
-        return name
+        return await hold_secret(self._connection, new.password.name)
 
     async def _read(self, *conditions: ColumnElement[bool]) -> list[Source]:
         found = _SOURCES.where(*conditions).order_by(relations.c.id)
@@ -143,9 +136,9 @@ class Secrets(OnConnection):
         return [name.removeprefix(_USERS) for name in (await self._connection.execute(found)).scalars()]
 
     async def remove(self, name: str) -> bool:
-        """Return whether the secret existed. Raises Conflict while a source uses it as its password."""
+        """Return whether the secret existed. Raises Conflict while a source or a sink uses it."""
         kept = f"{_USERS}{name}"
-        # A source that is being added locks its secret. It commits first and is seen here, or comes later and raises.
+        # Whoever is being added locks its secret. It commits first and is seen here, or comes later and raises.
         held = select(secret.c.name).where(secret.c.name == kept).with_for_update()
         if (await self._connection.execute(held)).first() is None:
             return False
@@ -153,8 +146,21 @@ class Secrets(OnConnection):
         names = (await self._connection.execute(using.where(sources.c.secret == kept))).scalars().all()
         if names:
             raise Conflict(f'cannot drop secret "{name}": it is the password of {", ".join(sorted(names))}')
+        sinks = select(relations.c.name, fragment.c.connector).join(fragment, fragment.c.job == relations.c.id)
+        found = (await self._connection.execute(sinks.where(fragment.c.connector.is_not(None)))).all()
+        if used := sorted({row.name for row in found if name in row.connector.get("secrets", {}).values()}):
+            raise Conflict(f'cannot drop secret "{name}": it is used by {", ".join(used)}')
         await self._connection.execute(delete(secret).where(secret.c.name == kept))
         return True
+
+
+async def hold_secret(connection: AsyncConnection, name: str) -> str:
+    """Lock a user's secret until the transaction ends, and return its name among all. Raises NotFound."""
+    kept = f"{_USERS}{name}"
+    held = select(secret.c.name).where(secret.c.name == kept).with_for_update(read=True)
+    if (await connection.execute(held)).first() is None:
+        raise NotFound(f'secret "{name}" does not exist', kind="secret")
+    return kept
 
 
 async def forget_source(connection: AsyncConnection, one: SourceId) -> None:

@@ -16,6 +16,7 @@ from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_o
 from service.operations.naming import named, or_there, skipped
 from service.operations.polling import rest, until
 from service.operations.retrying import retried
+from service.operations.sources import secrets
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
@@ -170,12 +171,7 @@ async def password_of(world: Context, statement: CreateSource) -> str:
     if statement.secret is None:
         assert statement.password is not None
         return statement.password
-    async with world.stores.begin() as tx:
-        value = await tx.secrets.value(statement.secret)
-    if value is None:
-        position = statement.positions.get("password")
-        raise NotFound(f'secret "{statement.secret}" does not exist', kind="secret", position=position)
-    return value
+    return await secrets.value(world, statement.secret, position=statement.positions.get("password"))
 
 
 async def _publication(world: World, at: Address, options: SourceOptions) -> Publication | None:

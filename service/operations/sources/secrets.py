@@ -39,7 +39,7 @@ async def change(world: Context, name: str, value: str, *, asked_by: Asker) -> N
 
 @retried
 async def drop(world: Context, name: str, *, if_exists: bool = False, asked_by: Asker) -> tuple[str, ...]:
-    """Remove a secret and return notices. Raises NotFound, and Conflict while a source uses it as its password."""
+    """Remove a secret and return notices. Raises NotFound, and Conflict while a source or a sink uses it."""
     async with world.stores.begin(by=asked_by) as tx:
         if not await tx.secrets.remove(name):
             if if_exists:
@@ -47,6 +47,15 @@ async def drop(world: Context, name: str, *, if_exists: bool = False, asked_by: 
             raise NotFound(f'secret "{name}" does not exist', kind="secret")
         await tx.events.append("secret.dropped", {"name": name, "asked_by": asked_by.actor}, now=world.clock.now())
     return ()
+
+
+async def value(world: Context, name: str, *, position: int | None = None) -> str:
+    """Return the value of a secret, for whoever connects with it. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        found = await tx.secrets.value(name)
+    if found is None:
+        raise NotFound(f'secret "{name}" does not exist', kind="secret", position=position)
+    return found
 
 
 async def names(world: Context) -> Sequence[str]:

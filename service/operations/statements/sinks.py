@@ -11,6 +11,7 @@ from service.domain.own_graph import check_own_graph
 from service.domain.roles import Role
 from service.domain.strategy import chosen
 from service.operations.asking import ask
+from service.operations.sources.secrets import value as secret_value
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.operations.statements.views import create_from_query
@@ -18,7 +19,6 @@ from service.operations.world import Context, World
 from service.ports.records import NewJob
 from service.protocol.delta import APP
 from service.protocol.ids import RequestId
-from service.protocol.plan import Connector
 from service.protocol.relation import RelationKind
 from service.protocol.request import ClaimTarget, ReleaseTarget
 from service.sql.statements.sinks import CreateSink
@@ -30,17 +30,25 @@ CLAIM_WAIT: Final = timedelta(minutes=1)
 RELEASE_WAIT: Final = timedelta(seconds=15)
 
 
-@handles(CreateSink, needs=Role.OPERATOR)
+def _needs(statement: CreateSink) -> Role:
+    """Whoever uses a secret could have it sent to a host of his own."""
+    return Role.ADMIN if statement.secrets else Role.OPERATOR
+
+
+@handles(CreateSink, needs=_needs)
 async def _create(call: Call, statement: CreateSink) -> Outcome:
     async def sunk(view: NewJob) -> NewJob:
         relation = view.relation.model_copy(update={"kind": RelationKind.SINK})
-        connector = checked_sink(statement.options, relation.visible, [part.name for part in relation.key])
+        key = [part.name for part in relation.key]
+        connector = checked_sink(statement.options, statement.secrets, relation.visible, key)
+        for option, name in statement.secrets.items():
+            await secret_value(call.world, name, position=statement.positions.get(option))
         new = replace(view, relation=relation)
         if SINKS[connector.name].commits:
             check_own_graph(COMMITS, chosen(call.session))
             # Ids of sinks repeat in other installations, which may write to the same table.
             options = {**connector.options, APP: f"tidefill-{secrets.token_hex(8)}"}
-            connector = Connector(name=connector.name, options=options)
+            connector = connector.model_copy(update={"options": options})
             await ask(
                 call.world, ClaimTarget(id=RequestId(0), connector=connector, relation=relation), limit=CLAIM_WAIT
             )

@@ -1,15 +1,15 @@
 """CREATE SINK: rows of a relation or a query for an external system. A sink is planned like a materialized view."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from service.domain.connectors import SINKS, check_connector
+from service.domain.connectors import SINKS, check_connector, check_secrets
 from service.domain.errors import Invalid
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import Cursor
-from service.sql.text.options import connector_of, rate_limit, read_options
+from service.sql.text.options import connector_of, discreet, rate_limit, read_options
 from service.sql.text.tokens import Token, TokenKind, syntax_error, tokenize
 from service.sql.text.tree import Tree, parse_tree
 
@@ -18,13 +18,23 @@ _LIMIT: Final = "backfill_rate_limit"
 
 @dataclass(frozen=True, slots=True)
 class CreateSink(Statement):
-    """CREATE SINK. `query` is the view whose rows the sink takes; `options` name the connector and what it needs."""
+    """CREATE SINK. `query` is the view whose rows the sink takes; `options` name the connector and what it needs.
+
+    `secrets` are options whose values are secrets, with the names of these. `positions` are those of the values.
+    """
 
     query: CreateMaterializedView
     options: Mapping[str, str]
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
+    positions: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def _create(cursor: Cursor) -> CreateSink:
+    with discreet(cursor):
+        return _created(cursor)
+
+
+def _created(cursor: Cursor) -> CreateSink:
     # The rest of the statement is that of its connector.
     check_connector(connector_of(cursor.rest), SINKS)
     if_not_exists = cursor.accept("if", "not", "exists")
@@ -52,7 +62,14 @@ def _create(cursor: Cursor) -> CreateSink:
         backfill_rate_limit=rate_limit(limit),
         sql=sql,
     )
-    return CreateSink(view, {option.name: option.string() for option in given.values()})
+    secrets = {option.name: option.secret for option in given.values() if option.secret is not None}
+    texts = {option.name: option.string() for option in given.values() if option.secret is None}
+    positions = {option.name: option.position for option in given.values()}
+    try:
+        check_secrets(texts, secrets)
+    except Invalid as error:
+        raise Invalid(error.message, position=positions.get(error.pointer or "")) from None
+    return CreateSink(view, texts, secrets, positions)
 
 
 def _query(cursor: Cursor) -> tuple[Tree, Cursor]:

@@ -1,8 +1,7 @@
 """CREATE SOURCE, and the secrets of users. Neither a secret nor a password is shown, not even in an error message."""
 
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,14 +10,13 @@ from service.domain.source import CONNECTOR, OPTIONS, PASSWORD, source_options, 
 from service.protocol.quoting import quoted, quoted_text
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import RESERVED_WORDS, Cursor, checked_name
-from service.sql.text.options import Option, connector_of, read_options
-from service.sql.text.tokens import TokenKind, syntax_error
+from service.sql.text.options import Option, connector_of, discreet, read_options
+from service.sql.text.tokens import syntax_error
 
 HIDDEN = "'********'"
 """Shown in place of a password."""
 BACKEND = "meta"
 """The only backend for secrets: the meta store."""
-_NAMES = (TokenKind.NAME, TokenKind.QUOTED)
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -70,22 +68,8 @@ class ShowSecrets(Statement):
     """SHOW SECRETS, the names of the secrets."""
 
 
-@contextmanager
-def _discreet(cursor: Cursor) -> Generator[None]:
-    """Parse a statement that may contain a secret. An error that would quote one of its strings gives the position
-    only.
-    """
-    strings = [token.text for token in cursor.rest if token.kind is TokenKind.STRING]
-    try:
-        yield
-    except Invalid as error:
-        if any(text in error.message for text in strings):
-            raise Invalid("syntax error", position=error.position) from None
-        raise
-
-
 def _create(cursor: Cursor) -> CreateSource:
-    with _discreet(cursor):
+    with discreet(cursor):
         # The rest of the statement is that of another connector, and would be refused for reasons that mislead.
         named = connector_of(cursor.rest)
         if named is not None and named[0] != CONNECTOR:
@@ -133,8 +117,8 @@ def _quoted(name: str) -> str:
 def _password(option: Option) -> tuple[str | None, str | None]:
     """Return the name of a secret, or a password. Raises Invalid."""
     first = option.tokens[0]
-    if first.is_word("secret") and len(option.tokens) == 2 and option.tokens[1].kind in _NAMES:
-        return option.tokens[1].value, None
+    if option.secret is not None:
+        return option.secret, None
     if len(option.tokens) != 1 or not first.is_text or not first.value:
         message = f'option "{PASSWORD}" takes a text that is not empty, or SECRET and a secret\'s name'
         raise Invalid(message, position=option.position)
@@ -149,7 +133,7 @@ def _shown(text: str, option: Option, *, hidden: bool) -> str:
 
 
 def _create_secret(cursor: Cursor) -> CreateSecret:
-    with _discreet(cursor):
+    with discreet(cursor):
         if_not_exists = cursor.accept("if", "not", "exists")
         name = cursor.name()
         _backend(cursor)
@@ -157,7 +141,7 @@ def _create_secret(cursor: Cursor) -> CreateSecret:
 
 
 def _alter_secret(cursor: Cursor) -> AlterSecret:
-    with _discreet(cursor):
+    with discreet(cursor):
         name = cursor.name()
         _backend(cursor)
         return AlterSecret(name, _secret_value(cursor))

@@ -1,6 +1,7 @@
 """Parse `WITH (name = value, ...)`: options by name with their positions, without duplicates or unknown names."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +45,12 @@ class Option:
             raise Invalid(f'option "{self.name}" takes a text', position=self.position)
         return first.value
 
+    @property
+    def secret(self) -> str | None:
+        """The name of the secret that is the value, as in `SECRET name`."""
+        named = len(self.tokens) == 2 and self.tokens[1].kind in (TokenKind.NAME, TokenKind.QUOTED)
+        return self.tokens[1].value if named and self.tokens[0].is_word("secret") else None
+
     def boolean(self) -> bool:
         """Return a boolean, which may be written as a string. Raises Invalid."""
         try:
@@ -69,6 +76,20 @@ def read_options(cursor: Cursor, *, known: Collection[str] | None) -> dict[str, 
     if known is not None and (unknown := [option for name, option in options.items() if name not in known]):
         raise unexpected_options(unknown)
     return options
+
+
+@contextmanager
+def discreet(cursor: Cursor) -> Generator[None]:
+    """Parse a statement that may contain a secret. An error that would quote one of its strings gives the position
+    only.
+    """
+    strings = [token.text for token in cursor.rest if token.kind is TokenKind.STRING]
+    try:
+        yield
+    except Invalid as error:
+        if any(text in error.message for text in strings):
+            raise Invalid("syntax error", position=error.position) from None
+        raise
 
 
 def unexpected_options(options: Iterable[Option]) -> Invalid:

@@ -93,6 +93,17 @@ async def test_a_worker_is_told_how_to_reach_it_and_nobody_else(http: httpx.Asyn
     refused(await http.get(path, headers=token), 404, "not-found")
 
 
+async def test_a_worker_is_told_a_secret_and_nobody_else(http: httpx.AsyncClient) -> None:
+    """A sink's worker asks for what an option names, whatever the name."""
+    await http.post("/v1/secrets", json={"name": "a/b &c", "value": PASSWORD})
+    path = "/internal/v1/secrets?name=a%2Fb%20%26c"
+    refused(await http.get(path), 401, "unauthorized")
+    token = {"Authorization": f"Bearer {WORKER_TOKEN}"}
+    assert (await http.get(path, headers=token)).json() == {"value": PASSWORD}
+    refused(await http.get("/internal/v1/secrets?name=none", headers=token), 404, "not-found")
+    await http.delete("/v1/secrets/a%2Fb%20%26c")
+
+
 async def test_u10_what_is_missing_is_said_item_by_item_with_the_sql_that_mends_it(
     http: httpx.AsyncClient, external: External
 ) -> None:

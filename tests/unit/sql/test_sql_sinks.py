@@ -33,6 +33,36 @@ def test_the_limit_is_of_the_job_not_of_the_connector() -> None:
     assert made.options == {"connector": "blackhole"}
 
 
+LAKE = "connector = 'deltalake', location = 's3://b/t', s3.access.key = 'writer'"
+
+
+def test_a_secret_of_a_sink_is_its_name() -> None:
+    made = sink(f"create sink s from t with ({LAKE}, s3.secret.key = secret Lake_Key)")
+    assert made.secrets == {"s3.secret.key": "lake_key"}
+    assert "s3.secret.key" not in made.options
+    assert made.options["s3.access.key"] == "writer"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (f"{LAKE}, s3.secret.key = 'to be hidden'", "s3.secret.key = secret name"),
+        (f"{LAKE}, s3.secret.key = 'to be hidden' 'more'", 'option "s3.secret.key" takes a text'),
+        (f"{LAKE}, s3.secret.key 'to be hidden'", "syntax error"),
+        (f"{LAKE}, s3.secret.key = secret k) 'to be hidden'", "syntax error"),
+        (f"{LAKE}, location = 'x', s3.secret.key = 'to be hidden'", "Duplicated option"),
+        (f"{LAKE}, s3.region = secret k", 'option "s3.region" is no secret'),
+        ("connector = 'blackhole', type = secret k", 'option "type" is no secret'),
+    ],
+)
+def test_a_secret_in_plain_text_is_refused_and_not_shown(options: str, reason: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse(f"create sink s from t with ({options})")
+    assert reason in refused.value.message
+    assert "hidden" not in refused.value.message
+    assert refused.value.position is not None
+
+
 @pytest.mark.parametrize(
     "text",
     [
