@@ -90,14 +90,22 @@ select r.id, r.name, 'public' as schema_name, r.definition
 from tidefill.relation r
 where r.kind = 'view' and not r.dropped;
 
--- Of a connector only the name is shown, because only operators may see some of its options.
+-- Of a connector's options only these are shown. Secrets are no options: only their names are stored.
 create or replace view rw_catalog.rw_sinks as
 select
     r.id, r.name, 1 as schema_id, 1 as owner,
-    (select f.connector ->> 'name' from tidefill.fragment f where f.job = j.id limit 1) as connector,
-    'append-only' as sink_type, null::integer as connection_id, r.definition, array[]::text[] as acl,
-    j.initialized_at, j.finished_at as created_at
+    c.connector ->> 'name' as connector,
+    coalesce(
+        c.connector -> 'options' ->> 'type',
+        case c.connector ->> 'name' when 'deltalake' then 'upsert' else 'append-only' end
+    ) as sink_type,
+    null::integer as connection_id, r.definition, array[]::text[] as acl,
+    j.initialized_at, j.finished_at as created_at,
+    c.connector -> 'options' ->> 'location' as location
 from tidefill.relation r join tidefill.job j on j.relation = r.id
+left join lateral (
+    select f.connector from tidefill.fragment f where f.job = j.id and f.connector is not null limit 1
+) c on true
 where r.kind = 'sink' and not r.dropped
 order by r.id;
 

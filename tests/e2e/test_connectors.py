@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from service.protocol import datagen
 from service.protocol.columns import Column, ColumnType
+from tests.support.lakes import SECRET, bucket, object_store
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
@@ -143,6 +144,42 @@ def test_i14_delta_tables_hold_a_view_and_a_log_over_kills(service: Service, tmp
     service.run("DROP SINK groups")
     assert list((tmp_path / "groups" / "_tidefill").iterdir()) == []
     assert in_delta(tmp_path / "groups") == wanted
+
+
+def test_i14_a_delta_table_in_an_object_store_keeps_its_secret(service: Service) -> None:
+    """I13 as well: a store that is away is said, and the sink goes on with the next value of its secret."""
+    service.run("CREATE TABLE t (id bigint PRIMARY KEY, v int, day date)")
+    service.run("INSERT INTO t SELECT g, g % 3, date '2026-01-01' + g % 2 FROM generate_series(1, 1000) g")
+    with object_store() as address:
+        lake = bucket(address)
+        target = (
+            f"connector = 'deltalake', location = '{lake.location}/t', partition_by = 'day',"
+            f" commit_interval = '100 ms', s3.endpoint = '{address}', s3.access.key = 'writer', s3.secret.key = "
+        )
+        plain = service.refused(f"CREATE SINK s FROM t WITH ({target} '{SECRET}')").problem["detail"]
+        assert "s3.secret.key = secret name" in plain
+        assert (
+            'secret "key" does not exist'
+            in service.refused(f"CREATE SINK s FROM t WITH ({target} secret key)").problem["detail"]
+        )
+        service.run(f"CREATE SECRET key AS '{SECRET}'")
+        service.run(f"CREATE SINK s FROM t WITH ({target} secret key)")
+        assert "is used by s" in service.refused("DROP SECRET key").problem["detail"]
+        service.run("UPDATE t SET v = 7 WHERE id <= 10")
+        service.kill_worker()
+        service.run("DELETE FROM t WHERE id > 900")
+        wanted = [(1 + g, 7 if g < 10 else (1 + g) % 3) for g in range(900)]
+        until(lambda: sorted((row["id"], row["v"]) for row in lake.rows()) == wanted, what=service.log_tail)
+        assert lake.table().metadata().partition_columns == ["day"]
+        shown = service.sql("SELECT name, connector, sink_type, location FROM rw_catalog.rw_sinks")
+        assert shown == [["s", "deltalake", "upsert", f"{lake.location}/t"]]
+        told = [service.sql("SHOW CREATE SINK s"), service.get("/v1/audit"), service.get("/v1/jobs/s")]
+        assert SECRET not in f"{plain} {told} {service.log.read_text()}"
+        for table in ("fragment", "event", "job", "relation", "audit_entry", "request"):
+            stored = service.stored(f"SELECT count(*) FROM tidefill.{table} r WHERE r::text LIKE '%{SECRET}%'")
+            assert stored == [(0,)], table
+        service.run("DROP SINK s")
+        service.run("DROP SECRET key")
 
 
 def delivered(service: Service) -> dict[str, int]:
