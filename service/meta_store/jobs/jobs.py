@@ -94,9 +94,6 @@ class PostgresJobs(OnConnection):
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         for one in new.fragments:
             await self._add_fragment(job, one, dependents(new.order), ids)
-        sinks = (one.sink for one in new.fragments if isinstance(one, NewTableScan) and one.sink is not None)
-        for name in sorted({name for sink in sinks for name in sink.secrets.values()}):
-            await hold_secret(self._connection, name)
         stored = await self.get(job)
         assert stored is not None
         return stored
@@ -205,6 +202,9 @@ class PostgresJobs(OnConnection):
         # One statement, so that the actors get ids in the given order.
         actors = [{"fragment": added, "runs": runs} for runs in new.actors]
         await self._connection.execute(insert(actor).values(actors))
+        if isinstance(new, NewTableScan) and new.sink is not None:
+            for name in sorted(set(new.sink.secrets.values())):
+                await hold_secret(self._connection, name)
         if isinstance(new, NewTableScan | NewSourceScan):
             await self._connection.execute(insert(scan_progress).values(fragment=added))
         if isinstance(new, NewSourceScan) and new.completed:
