@@ -5,6 +5,8 @@ object store has no folders and no renaming, and shows an object when it is whol
 """
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from service.protocol.delta import DeltaOptions, ObjectStore
 
@@ -50,9 +53,15 @@ def delta_table(options: DeltaOptions) -> DeltaTable:
     return DeltaTable(options.location, storage_options=storage_options(options.store))
 
 
-def in_a_line(error: Exception) -> str:
-    """Return what delta-rs says in several coloured lines."""
-    return " ".join(_COLOUR.sub("", str(error)).split())
+@contextmanager
+def in_a_line() -> Generator[None]:
+    """Have an error of delta-rs, which fills several coloured lines, say it in one."""
+    try:
+        yield
+    except (OSError, DeltaError) as error:
+        if "\n" in str(error):
+            error.args = (" ".join(_COLOUR.sub("", str(error)).split()),)
+        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,14 +41,15 @@ def claim(options: Mapping[str, str], relation: Relation) -> None:
     """Create the table, or check that the one that is there can be used. Raises ValueError with the reason."""
     read = _options(options, relation)
     try:
-        _try_out(read)
-        table = _present(read)
-        if table is None:
-            _create(read, relation)
-        else:
-            _check(table, read, relation)
+        with in_a_line():
+            _try_out(read)
+            table = _present(read)
+            if table is None:
+                _create(read, relation)
+            else:
+                _check(table, read, relation)
     except (OSError, DeltaError) as error:
-        raise ValueError(f"{read.location} cannot be used by the worker: {in_a_line(error)}") from error
+        raise ValueError(f"{read.location} cannot be used by the worker: {error}") from error
 
 
 def _try_out(options: DeltaOptions) -> None:
@@ -124,6 +125,7 @@ class DeltaSink:
         """See `Sink`."""
         return DeltaWriter(self.options, self.generation)
 
+    @in_a_line()
     def begin(self, committed: Epoch) -> None:
         """See `Sink`."""
         files, staged = self.files, staged_in(self.options)
@@ -137,6 +139,7 @@ class DeltaSink:
         for generation in older:
             self._discard(f"{staged}/{generation}")
 
+    @in_a_line()
     def commit(self, upto: Epoch) -> None:
         """See `Sink`."""
         self._deliver(self.generation, upto)

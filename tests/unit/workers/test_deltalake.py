@@ -23,6 +23,7 @@ from workers.connectors import delta_files, deltalake
 from workers.connectors.delta_files import Files
 from workers.connectors.deltalake import DeltaSink
 from workers.connectors.port import RefusedRowError
+from workers.runners.failure import explain
 from workers.state_store.port import CLOSE, LIVE, OPERATION, PAGE
 
 RELATION = Relation(
@@ -270,6 +271,17 @@ def test_a_target_that_is_away_is_refused(tmp_path: Path, address: str, away: di
     assert len(str(refused.value).splitlines()) == 1
 
 
+def test_what_fails_a_delivery_is_said_in_a_line(address: str) -> None:
+    table = Table(bucket(address))
+    table.options["s3.endpoint"] = "http://127.0.0.1:1"
+    with pytest.raises(OSError, match="Kernel error") as failed:
+        table.begin(0)
+    deterministic, reason = explain(failed.value)
+    assert not deterministic
+    assert "127.0.0.1:1" in reason
+    assert SECRET not in reason
+
+
 def test_i13_a_store_that_does_not_answer_is_given_up(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_files, "REQUEST_SECONDS", 1)
     monkeypatch.setattr(delta_files, "TRIES", 1)
@@ -338,7 +350,7 @@ WANTED: Final = [{name: value for name, value in one.items() if value is not Non
 def test_a_task_writes_a_file_for_each_partition(lake: Lake) -> None:
     table = Table(lake, PARTED, type="append-only", partition_by="v, b, i, n, d, at, z")
     sink = table.begin(0)
-    mixed = pa.concat_batches([parted_rows(PAGE, 1), parted_rows(PAGE, 4)])
+    (mixed,) = pa.Table.from_batches([parted_rows(PAGE, 1), parted_rows(PAGE, 4)]).combine_chunks().to_batches()
     sink.writer.write(PARTED, Epoch(5), [mixed, parted_rows(PAGE, 7)])
     sink.commit(Epoch(5))
     assert found_in(lake) == WANTED * 3
