@@ -237,9 +237,8 @@ FORMS: Final = (
     ("select id, c / 2 as half from (select id, x as c from a union all select id, f from a) q", None),
     ("select u.id, w.x from vu u join vu w on w.id = u.id and w.source = u.source where w.x / 2 > 1.2", None),
     # A JOIN binds more than a comma.
-    ("select a.id, b.id as bid, c.k1, c.k2 from a, b right join c on c.k1 = b.z and c.k2 = b.id", "id, k1, k2"),
-    ("select l.id, a.x, b.z from b l, a natural join b", "id, _key_id"),
-    ("select a.t as at, b.t as bt, l.id, l.aid from b l, a join b using (id), e", "id, _key_id, _key_row_id"),
-    ("select a.id, q.z, c.v from a, (b q left join c on c.k1 = q.z), e natural join (select x from a where y = 1) f", None),
+    ("select a.id, b.id as bid, c.k1, c.k2 from a, b right join c on c.k1 = b.z and c.k2 = b.id where a.id = c.k1", None),
+    ("select l.id, a.x, b.z from b l, a natural join b where l.aid = a.id", None),
+    ("select a.t as at, b.t as bt, l.id, l.aid from b l, a join b using (id) where l.aid = b.id", None),
 )  # fmt: skip
 """Each query and the columns of its key, or None where several keys would be as good."""
