@@ -464,7 +464,7 @@ def _join(
     if isinstance(fragment.query, Prefix):
         return SimulatedOperator.join(spark, runners, job, fragment, now)
     scan = SimulatedScan if shapes.is_branch(fragment.query) else SimulatedStageScan
-    return scan.join(spark, runners, job, fragment, now)
+    return scan.join(spark, {}.__getitem__, runners, job, fragment, now)
 
 
 @dataclass

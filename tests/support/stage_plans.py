@@ -17,7 +17,7 @@ from workers.backfill.positions import Block, PageSize, samples, share_of_page
 from workers.backfill.stages import BoundStage
 from workers.engines.operators import OperatorEngine
 from workers.engines.stages import StageEngine
-from workers.state_store.connections import BOUNDS
+from workers.state_store.connections import BOUNDS, Patient
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.stage_writer import StageWriter
 from workers.state_store.statements import bound_query
@@ -90,7 +90,7 @@ class ExplainedStore:
 
             writer.part_of = part_of
             explaining = _Explaining(writer.connection, self.altered, self.plans)
-            writer.connection = cast("psycopg.Connection[Any]", explaining)
+            writer.connection = cast("Patient", explaining)
             yield writer
 
     def _explain_bound(self, relation: Relation, block: Block, at: Epoch, size: PageSize) -> None:

@@ -111,7 +111,7 @@ def test_a_scan_asks_a_format_for_no_more_than_it_can_do(
         id=FragmentId(1), actors=actors, upstream=UPSTREAM, query=query, scan_type=ScanType.ARRANGEMENT_BACKFILL
     )
     job = JobPlan(id=JobId(1), relation=TARGET, fragments=(fragment,))
-    scan = Watched.join(idle_spark(), {}, job, fragment, 0.0)
+    scan = Watched.join(idle_spark(), {}.__getitem__, {}, job, fragment, 0.0)
     scan.run(epoch_of(capabilities))
     assert isinstance(scan, Watched)
     assert scan.made == [(engine, block_vnodes)]
