@@ -38,24 +38,8 @@ _NO_PARTITIONS: Final = {
     TypeName.REAL: "its values are not exact",
     TypeName.DOUBLE: "its values are not exact",
 }
-_TYPES: Final = {
-    TypeName.BOOLEAN: "boolean",
-    TypeName.SMALLINT: "short",
-    TypeName.INTEGER: "integer",
-    TypeName.BIGINT: "long",
-    TypeName.REAL: "float",
-    TypeName.DOUBLE: "double",
-    TypeName.TEXT: "string",
-    TypeName.BYTEA: "binary",
-    TypeName.DATE: "date",
-    TypeName.TIMESTAMP: "timestamp_ntz",
-    TypeName.TIMESTAMPTZ: "timestamp",
-    # Delta has no equal type, so these are Postgres's texts.
-    TypeName.TIME: "string",
-    TypeName.UUID: "string",
-    TypeName.JSONB: "string",
-    TypeName.INTERVAL: "string",
-}
+_NAMES: Final = {"smallint": "short", "int": "integer", "bigint": "long"}
+"""What Delta calls otherwise than Spark does. Types that Spark has not are Postgres's texts in both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +54,7 @@ class ObjectStore:
 
 @dataclass(frozen=True, slots=True)
 class DeltaOptions:
-    """What a sink does to its table: it appends rows, or it keeps the rows that have the `key`."""
+    """The options of a sink. Its table gets all rows appended, or has one row for each `key`."""
 
     location: str
     app: str
@@ -132,14 +116,12 @@ def delta_schema(columns: Sequence[Column]) -> str:
 
 
 def _scalar(name: str, kind: ColumnType) -> str:
-    if kind.name is not TypeName.NUMERIC:
-        return _TYPES[kind.name]
-    if kind.precision is None:
+    if kind.unbounded:
         raise ValueError(
             f'column "{name}" is a numeric without precision, which Delta has not: cast it, as in'
             f" {name}::numeric(38, 10)"
         )
-    return f"decimal({kind.precision},{kind.scale})"
+    return _NAMES.get(kind.spark, kind.spark)
 
 
 def _location(text: str | None) -> str:

@@ -9,15 +9,13 @@ from typing import Final
 
 from psycopg import sql
 
-from service.domain.errors import Conflict
 from service.domain.lending import LOAN_SECONDS
 from service.protocol.ids import Epoch, GraphId
 from service.protocol.relation import Relation
 from service.serving import relation_ddl
 from service.serving.connections import Connection, Pool, translated
-from service.serving.pins import locked
+from service.serving.pins import EXPIRY, take
 
-_EXPIRY: Final = "clock_timestamp() + interval '1 second' * %s"
 _READABLE: Final = (
     "select bool_and(has_column_privilege(%s, %s::regclass, name, 'select')) from unnest(%s::text[]) as name"
 )
@@ -36,12 +34,7 @@ class PostgresLending:
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
                 for graph, epoch in sorted(epochs.items()):
-                    reached = await locked(conn, graph)
-                    if epoch < reached:
-                        raise Conflict(f"epoch {epoch} can no longer be read: versions before {reached} may be gone")
-                    await conn.execute(
-                        f"insert into state.pin values (%s, %s, %s, {_EXPIRY})", [graph, epoch, loan, LOAN_SECONDS]
-                    )
+                    await take(conn, graph, epoch, loan, seconds=LOAN_SECONDS)
                 for relation in relations:
                     await self._open(conn, relation)
 
@@ -61,7 +54,7 @@ class PostgresLending:
         with translated():
             async with self._pool.connection() as conn:
                 renewed = await conn.execute(
-                    f"update state.pin set expires_at = {_EXPIRY} where holder = %s and expires_at > clock_timestamp()",
+                    f"update state.pin set expires_at = {EXPIRY} where holder = %s and expires_at > clock_timestamp()",
                     [LOAN_SECONDS, loan],
                 )
                 return renewed.rowcount > 0

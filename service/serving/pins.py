@@ -20,7 +20,7 @@ REFRESH_SECONDS: Final = 10
 MARGIN_SECONDS: Final = 5
 """The holder gives up its pin this long before the database does."""
 
-_EXPIRY: Final = "clock_timestamp() + interval '1 second' * %s"
+EXPIRY: Final = "clock_timestamp() + interval '1 second' * %s"
 
 
 class PostgresPins:
@@ -57,14 +57,7 @@ class PostgresPins:
     async def _take(self, graph: GraphId, epoch: Epoch, holder: str) -> None:
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
-                reached = await locked(conn, graph)
-                if epoch < reached:
-                    raise Conflict(f"epoch {epoch} can no longer be read: versions before {reached} may be gone")
-                await conn.execute(
-                    f"insert into state.pin values (%s, %s, %s, {_EXPIRY})"
-                    " on conflict (graph, holder, epoch) do update set expires_at = excluded.expires_at",
-                    [graph, epoch, holder, PIN_SECONDS],
-                )
+                await take(conn, graph, epoch, holder, seconds=PIN_SECONDS)
 
     async def _keep(
         self, graph: GraphId, epoch: Epoch, holder: str, trust: asyncio.Timeout, over: asyncio.Event
@@ -87,7 +80,7 @@ class PostgresPins:
         with translated():
             async with self._pool.connection() as conn:
                 cursor = await conn.execute(
-                    f"update state.pin set expires_at = {_EXPIRY}"
+                    f"update state.pin set expires_at = {EXPIRY}"
                     " where graph = %s and epoch = %s and holder = %s and expires_at > clock_timestamp()",
                     [PIN_SECONDS, graph, epoch, holder],
                 )
@@ -110,6 +103,18 @@ async def _happens(event: asyncio.Event, *, within: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def take(conn: Connection, graph: GraphId, epoch: Epoch, holder: str, *, seconds: int) -> None:
+    """Pin an epoch, or pin it anew. Raises Conflict if its versions may be gone."""
+    reached = await locked(conn, graph)
+    if epoch < reached:
+        raise Conflict(f"epoch {epoch} can no longer be read: versions before {reached} may be gone")
+    await conn.execute(
+        f"insert into state.pin values (%s, %s, %s, {EXPIRY})"
+        " on conflict (graph, holder, epoch) do update set expires_at = excluded.expires_at",
+        [graph, epoch, holder, seconds],
+    )
 
 
 async def locked(conn: Connection, graph: GraphId) -> Epoch:

@@ -19,7 +19,7 @@ from service.domain.quotas import Bound
 from service.ports.state_store import QueryResult
 from service.serving.connections import CONNECT_SECONDS, Connection, Pool
 from service.serving.json_values import Convert, converter
-from service.serving.user_query import TooLargeError, explained, fetch, reading
+from service.serving.user_query import Left, TooLargeError, explained, fetch, reading
 from service.turns import Turns
 
 VALUE_BYTES: Final = 24
@@ -86,9 +86,9 @@ class PostgresReader:
         own = Bound("TIDEFILL_RESULT_BYTES_MAX", self._limits.bytes_max)
         bound = own if quota is None or own.value <= quota.value else quota
         async with (
-            self._place(pool, caller) as began,
+            self._place(pool, caller) as left,
             AsyncExitStack() as held,
-            reading(pool, sql, timeout_ms=timeout_ms, began=began) as conn,
+            reading(pool, sql, timeout_ms=timeout_ms, left=left) as conn,
         ):
             enter_large = partial(held.enter_async_context, self._large.turn(caller))
             rows, result = await self._rows(conn, row_limit + 1, bound, enter_large)
@@ -97,18 +97,18 @@ class PostgresReader:
 
     async def describe(self, sql: str, *, timeout_ms: int, caller: str = "") -> tuple[tuple[str, str], ...]:
         async with (
-            self._place(self._pool, caller) as began,
-            reading(self._pool, sql, timeout_ms=timeout_ms, began=began) as conn,
+            self._place(self._pool, caller) as left,
+            reading(self._pool, sql, timeout_ms=timeout_ms, left=left) as conn,
         ):
             return await _columns(conn, await fetch(conn, 0, bytes_max=_LARGE_BYTES))
 
     async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False, caller: str = "") -> tuple[str, ...]:
         pool = self._catalog if catalog else self._pool
-        async with self._place(pool, caller) as began:
-            return await explained(pool, sql, timeout_ms=timeout_ms, began=began)
+        async with self._place(pool, caller) as left:
+            return await explained(pool, sql, timeout_ms=timeout_ms, left=left)
 
     @asynccontextmanager
-    async def _place(self, pool: Pool, caller: str) -> AsyncGenerator[Callable[[int], None]]:
+    async def _place(self, pool: Pool, caller: str) -> AsyncGenerator[Left]:
         """Wait for a caller's turn and keep it while the query runs, and as long as Postgres cannot stop it.
 
         Some functions heed no timeout. Each such query holds a session, so the turns bound how many there are.
@@ -118,12 +118,11 @@ class PostgresReader:
             await place.enter_async_context(self._turns.turn(caller))
             try:
                 yield sessions.append
-            except BaseException:
+            finally:
                 if sessions and await _runs(pool, sessions[0]):
                     lingering = asyncio.create_task(_linger(pool, sessions[0], place.pop_all()))
                     self.lingering.add(lingering)
                     lingering.add_done_callback(self.lingering.discard)
-                raise
 
     async def _rows(
         self, conn: Connection, wanted: int, bound: Bound, enter_large: Callable[[], Awaitable[None]]

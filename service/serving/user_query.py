@@ -19,7 +19,7 @@ from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap
 from psycopg.generators import execute
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.types.string import TextLoader
 
@@ -51,10 +51,11 @@ _SESSION: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-Began = Callable[[int], None]
+Left = Callable[[int], object]
+"""Learns the process id of a session whose query was given up, and may still run."""
 
 
-def ignore(_pid: int) -> None:
+def ignore(_: int) -> None:
     """Do nothing."""
 
 
@@ -68,20 +69,19 @@ def open_reader_pool(url: str, *, size: int = 8, name: str = "reader") -> Pool:
 
 
 @asynccontextmanager
-async def reading(pool: Pool, sql: str, *, timeout_ms: int, began: Began = ignore) -> AsyncGenerator[Connection]:
+async def reading(pool: Pool, sql: str, *, timeout_ms: int, left: Left = ignore) -> AsyncGenerator[Connection]:
     """Open a read-only transaction and declare `sql` as the cursor of `fetch`. This checks that it is one query.
 
-    `began` learns the process id of the session.
     Raises Invalid with Postgres's message and the position in `sql`, or Unavailable.
     """
-    async with _read_only_transaction(pool, _DECLARE, timeout_ms, began) as conn:
+    async with _read_only_transaction(pool, _DECLARE, timeout_ms, left) as conn:
         await one_statement(conn, _encoded(_DECLARE + sql))
         yield conn
 
 
-async def explained(pool: Pool, sql: str, *, timeout_ms: int, began: Began = ignore) -> tuple[str, ...]:
+async def explained(pool: Pool, sql: str, *, timeout_ms: int, left: Left = ignore) -> tuple[str, ...]:
     """Return the lines of the plan of a query, which is confined as in `reading`. Raises as it does."""
-    async with _read_only_transaction(pool, _EXPLAIN, timeout_ms, began) as conn:
+    async with _read_only_transaction(pool, _EXPLAIN, timeout_ms, left) as conn:
         # With parameters, even none, libpq uses the extended protocol, which refuses a second statement.
         conn.pgconn.send_query_params(_encoded(_EXPLAIN + sql), None)
         *_, plan = await conn.wait(execute(conn.pgconn))
@@ -91,14 +91,20 @@ async def explained(pool: Pool, sql: str, *, timeout_ms: int, began: Began = ign
 
 
 @asynccontextmanager
-async def _read_only_transaction(pool: Pool, prefix: str, timeout_ms: int, began: Began) -> AsyncGenerator[Connection]:
+async def _read_only_transaction(pool: Pool, prefix: str, timeout_ms: int, left: Left) -> AsyncGenerator[Connection]:
     """Open a transaction with a timeout, in which a statement that begins with `prefix` runs."""
     assert timeout_ms > 0, timeout_ms
     with refused_as_said(timeout_ms=timeout_ms, prefix=prefix):
-        async with pool.connection() as conn, asyncio.timeout(timeout_ms / 1000 + GRACE_SECONDS), conn.transaction():
-            began(conn.info.backend_pid)
-            await conn.execute(f"set local statement_timeout = {timeout_ms:d}".encode())
-            yield conn
+        async with pool.connection() as conn:
+            session = conn.info.backend_pid
+            try:
+                async with asyncio.timeout(timeout_ms / 1000 + GRACE_SECONDS), conn.transaction():
+                    await conn.execute(f"set local statement_timeout = {timeout_ms:d}".encode())
+                    yield conn
+            except BaseException:
+                if conn.closed or conn.info.transaction_status is TransactionStatus.ACTIVE:
+                    left(session)
+                raise
 
 
 async def one_statement(conn: Connection, statement: bytes) -> None:

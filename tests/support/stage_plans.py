@@ -17,7 +17,8 @@ from workers.backfill.positions import Block, PageSize, samples, share_of_page
 from workers.backfill.stages import BoundStage
 from workers.engines.operators import OperatorEngine
 from workers.engines.stages import StageEngine
-from workers.state_store.connections import BOUNDS, Patient
+from workers.state_store.bounded_session import BoundedSession
+from workers.state_store.connections import BOUNDS
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.stage_writer import StageWriter
 from workers.state_store.statements import bound_query
@@ -90,7 +91,7 @@ class ExplainedStore:
 
             writer.part_of = part_of
             explaining = _Explaining(writer.connection, self.altered, self.plans)
-            writer.connection = cast("Patient", explaining)
+            writer.connection = cast("BoundedSession", explaining)
             yield writer
 
     def _explain_bound(self, relation: Relation, block: Block, at: Epoch, size: PageSize) -> None:

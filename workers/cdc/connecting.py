@@ -8,19 +8,19 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
-from psycopg.rows import TupleRow
 
-from service.protocol.answering import TCP_INFO_BYTES, LateError, UnansweredError, bounded, bytes_received
+from service.protocol.answering import TCP_INFO_BYTES, LateError, UnansweredError, bytes_received
 from service.protocol.cdc import timeouts_postgres
 from workers.cdc.apply import is_refusal, reason_of
 from workers.cdc.pgoutput import DecodingError
+from workers.state_store.bounded_session import BoundedSession
 
 SETUP: Final = (
     # The wait for a lock is short, because a session that waits for an exclusive lock blocks all later ones, and this
@@ -96,11 +96,8 @@ class ChangedError(Exception):
     """The external table's definition has changed. The text says how."""
 
 
-class Patient(psycopg.Connection[TupleRow]):
-    """A session with a time limit per answer, after which it closes itself.
-
-    The client needs its own limit because a server that hangs does not enforce its timeouts.
-    """
+class Patient(BoundedSession):
+    """A session with a time limit per answer, after which it closes itself, and one for all answers together."""
 
     patience: float = ANSWER_SECONDS
     left: float = float("inf")
@@ -112,30 +109,21 @@ class Patient(psycopg.Connection[TupleRow]):
         """Grant at least this much time to the next queries."""
         self.left = max(self.left, seconds)
 
-    def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
-        """See psycopg. Raises OperationalError where no answer has come in time, and TooMuchError."""
-        try:
-            return self._wait(gen, self.patience, interval, timeout)
-        except LateError as error:
-            self.pgconn.finish()
-            raise psycopg.OperationalError(str(error)) from None
-
     def wait_for(self, gen: PQGen[Answer], seconds: float) -> Answer | None:
         """Return the generator's result. None where it takes longer: the caller may wait again later."""
         try:
-            return self._wait(gen, seconds, min(seconds, 0.1), None)
+            return self.within(gen, seconds, min(seconds, 0.1))
         except LateError:
             return None
 
-    def _wait(self, gen: PQGen[Answer], seconds: float, interval: float, timeout: float | None) -> Answer:
-        began, received = _monotonic(), partial(_received, self.pgconn.socket)
+    def within(self, gen: PQGen[Answer], seconds: float, interval: float, timeout: float | None = None) -> Answer:
+        """See `BoundedSession`. Raises TooMuchError for too many bytes, and closes the session."""
+        began = _monotonic()
         if self.left <= 0.0:
             # Without this check, an answer in many pieces could go on for ever, as long as each piece comes at once.
             raise LateError("no answer in the time that was left")
-        seconds = min(seconds, self.left)
-        within = bounded(gen, clock=_monotonic, received=received, seconds=seconds, most_bytes=ANSWER_BYTES_MAX)
         try:
-            return super().wait(within, interval, timeout)
+            return super().within(gen, min(seconds, self.left), interval, timeout)
         except LateError:
             raise
         except UnansweredError as error:
@@ -144,6 +132,15 @@ class Patient(psycopg.Connection[TupleRow]):
         finally:
             took = _monotonic() - began
             self.left, self.waited = max(self.left - took, 0.0), self.waited + took
+
+    @property
+    def answer_bytes_max(self) -> int:
+        """See `BoundedSession`."""
+        return ANSWER_BYTES_MAX
+
+    def byte_counter(self) -> Callable[[], int]:
+        """See `BoundedSession`."""
+        return partial(_received, self.pgconn.socket)
 
 
 def connect(conninfo: str, slot: str) -> Patient:

@@ -1,4 +1,4 @@
-"""What tasks prepare for a Delta table: Parquet files, each with a note once it is whole.
+"""The files that tasks prepare for a Delta table: Parquet, each with a note once it is whole.
 
 Rows that become part of the table as they are get a file for each partition. Changes, which are merged by their key,
 stay in the folder of their epoch. Next: `workers.connectors.deltalake`.

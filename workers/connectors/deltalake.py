@@ -130,7 +130,8 @@ class DeltaSink:
         """See `Sink`."""
         files, staged = self.files, staged_in(self.options)
         delta_table(self.options)  # raises an error if it is away
-        newest = max(_numbers(files, f"{staged}/{_BEGAN}"), default=0)
+        began = _numbers(files, f"{staged}/{_BEGAN}")
+        newest = max(began, default=0)
         older = [one for one in _numbers(files, staged) if one < self.generation]
         for generation in older:
             if generation >= newest:
@@ -138,6 +139,10 @@ class DeltaSink:
         files.put(f"{staged}/{_BEGAN}/{self.generation}", b"")
         for generation in older:
             self._discard(f"{staged}/{generation}")
+        # Only the newest mark counts, and each recovery makes one.
+        for generation in began:
+            if generation < self.generation:
+                files.remove(f"{staged}/{_BEGAN}/{generation}")
 
     @in_a_line()
     def commit(self, upto: Epoch) -> None:
@@ -172,12 +177,7 @@ class DeltaSink:
 
     def _append(self, table: DeltaTable, epoch: int, notes: Sequence[Note]) -> None:
         actions: list[AddAction | RemoveAction] = [self._added(note) for note in notes]
-        table.create_write_transaction(
-            actions,
-            "append",
-            table.schema(),
-            commit_properties=self._commit(epoch),
-        )
+        table.create_write_transaction(actions, "append", table.schema(), commit_properties=self._commit(epoch))
 
     def _added(self, note: Note) -> AddAction:
         """Return the action that makes a file part of the table. Raises FileNotFoundError if somebody removed it."""

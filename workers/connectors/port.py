@@ -31,7 +31,7 @@ class SinkWriter(Protocol):
 
 
 class Sink(Protocol):
-    """A sink in one generation, as the worker sees it. What tasks have prepared is delivered after its commit (I14).
+    """A sink in one generation, as the worker sees it. The files of tasks are delivered after their commit (I14).
 
     The target knows up to which epoch it has everything. An error means that the target is away, or another one is at
     work: a next generation tries again.

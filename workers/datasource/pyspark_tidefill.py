@@ -113,7 +113,7 @@ class Service:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the user asked for."""
+    """The options of a user."""
 
     service: Service
     relation: str
@@ -187,7 +187,7 @@ class TidefillReader(datasource.DataSourceReader):
                 if time.monotonic() - renewed > RENEW_SECONDS:  # noqa: TID251 - as above
                     service.call("PUT", renew)
                     renewed = time.monotonic()  # noqa: TID251 - as above
-        # What was read is of the epoch only if the loan lasted until now.
+        # The rows are of the epoch only if the loan lasted until now.
         service.call("PUT", renew)
 
 

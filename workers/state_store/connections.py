@@ -9,19 +9,15 @@ import atexit
 import math
 import os
 import threading
-import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 
 import adbc_driver_postgresql.dbapi as adbc
-import psycopg
-from psycopg.abc import PQGen
-from psycopg.rows import TupleRow
 
-from service.protocol.answering import LateError, bounded
 from service.protocol.ids import Generation, GraphId, RequestId
+from workers.state_store.bounded_session import BoundedSession
 
 _EXACT: Final = ("set timezone = 'UTC'", "set datestyle = 'ISO'", "set extra_float_digits = 1", "set jit = off")
 _READING: Final = (*_EXACT, "set max_parallel_workers_per_gather = 0", "set enable_seqscan = off")
@@ -61,36 +57,8 @@ _open: list[tuple[Purpose, str, Any]] = []
 _lock = threading.Lock()
 
 
-_monotonic: Final = time.monotonic  # noqa: TID251 - the limit of an answer is time
 GRACE_SECONDS: Final = 5.0
 """How much later than its own timeout the server may answer."""
-_UNLIMITED: Final = 1 << 62
-Answer = TypeVar("Answer")
-
-
-class NoAnswerError(psycopg.OperationalError):
-    """The server did not answer in time, although it was told to stop. The session is closed."""
-
-
-class Patient(psycopg.Connection[TupleRow]):
-    """A session that closes itself when an answer takes longer than `patience` in seconds.
-
-    Some functions of Postgres run for hours on a short text, and heed neither timeouts nor the end of their session
-    meanwhile. What they run can commit nothing: it comes to the fence too late (I7).
-    """
-
-    patience: float = math.inf
-
-    def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
-        """See psycopg. Raises NoAnswerError."""
-        if self.patience == math.inf:
-            return super().wait(gen, interval, timeout)
-        within = bounded(gen, clock=_monotonic, received=lambda: 0, seconds=self.patience, most_bytes=_UNLIMITED)
-        try:
-            return super().wait(within, interval, timeout)
-        except LateError as error:
-            self.pgconn.finish()
-            raise NoAnswerError(f"Postgres could not be stopped: {error}") from None
 
 
 def application_name(graph: GraphId, generation: Generation) -> str:
@@ -123,11 +91,11 @@ def adbc_connection(url: str, name: str, setup: Sequence[str], *, autocommit: bo
 
 
 @contextmanager
-def psycopg_connection(url: str, name: str, setup: Sequence[str]) -> Generator[Patient]:
+def psycopg_connection(url: str, name: str, setup: Sequence[str]) -> Generator[BoundedSession]:
     """Yield a cached psycopg connection outside any transaction; it is closed on an error."""
 
-    def connect() -> Patient:
-        connection = Patient.connect(url, application_name=name, autocommit=True)
+    def connect() -> BoundedSession:
+        connection = BoundedSession.connect(url, application_name=name, autocommit=True)
         for statement in setup:
             connection.execute(statement)  # pyright: ignore[reportArgumentType, reportCallIssue] - our own constants
         return connection

@@ -34,11 +34,10 @@ from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Stateme
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
+from workers.state_store.bounded_session import BoundedSession, NoAnswerError
 from workers.state_store.connections import (
     GRACE_SECONDS,
     ONLY_BY_KEY,
-    NoAnswerError,
-    Patient,
     application_name,
     psycopg_connection,
 )
@@ -114,7 +113,7 @@ class _Run:
     def __init__(
         self,
         store: DmlStore,
-        connection: Patient,
+        connection: BoundedSession,
         epoch: Epoch,
         limits: DmlLimits,
         *,

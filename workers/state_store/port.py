@@ -212,7 +212,8 @@ class StatementBrokeError(Exception):
     """The connection to the state store was lost while a statement ran, or given up, because it was `too_slow`."""
 
     def __init__(self, statement: StatementId, error: Exception, *, too_slow: bool = False) -> None:
-        super().__init__(f"the connection to the state store was lost while statement {statement} ran: {error}")
+        why = f"Postgres could not be stopped: {error}" if too_slow else error
+        super().__init__(f"the connection to the state store was lost while statement {statement} ran: {why}")
         self.statement, self.too_slow = statement, too_slow
 
 

@@ -19,6 +19,7 @@ from workers.backfill.order import Position, key_of
 from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page
 from workers.backfill.stages import BoundStage
 from workers.state_store import statements
+from workers.state_store.bounded_session import BoundedSession
 from workers.state_store.connections import (
     BOUNDS,
     BY_KEY,
@@ -26,7 +27,6 @@ from workers.state_store.connections import (
     PAGES,
     STAGING,
     WRITING,
-    Patient,
     adbc_connection,
     application_name,
     psycopg_connection,
@@ -159,7 +159,7 @@ class PostgresStore:
         return Written(incoming.rows, closed)
 
     @contextmanager
-    def transaction(self, setup: Sequence[str], *, kept: bool = True) -> Generator[Patient]:
+    def transaction(self, setup: Sequence[str], *, kept: bool = True) -> Generator[BoundedSession]:
         """Yield a session in a transaction. When the context ends, fence and commit it, or roll back unless `kept`."""
         with (
             psycopg_connection(self.url, self._name, setup) as connection,

@@ -17,7 +17,8 @@ from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.stages import Advances, BoundStage, Windows
 from workers.state_store import stage_sql
-from workers.state_store.connections import GRACE_SECONDS, NoAnswerError, Patient
+from workers.state_store.bounded_session import BoundedSession, NoAnswerError
+from workers.state_store.connections import GRACE_SECONDS
 from workers.state_store.port import ArrowPage, Replayed, TooSlowError, Written
 from workers.state_store.stage_delta import Delta, counted
 from workers.state_store.statements import ENDED_AND_MADE, page_conditions, page_rows, stored_columns, write, written
@@ -39,7 +40,7 @@ class StageWriter:
     `part_of` finds a page's part of a block of a relation, and its upper key.
     """
 
-    connection: Patient
+    connection: BoundedSession
     bound: BoundStage
     epoch: Epoch
     part_of: Callable[[Relation, Block, Epoch, PageSize], tuple[Block, Position | None]]

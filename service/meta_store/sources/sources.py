@@ -138,7 +138,7 @@ class Secrets(OnConnection):
     async def remove(self, name: str) -> bool:
         """Return whether the secret existed. Raises Conflict while a source or a sink uses it."""
         kept = f"{_USERS}{name}"
-        # Whoever is being added locks its secret. It commits first and is seen here, or comes later and raises.
+        # A source or a sink that is being added locks its secret. It commits first and is seen here, or raises later.
         held = select(secret.c.name).where(secret.c.name == kept).with_for_update()
         if (await self._connection.execute(held)).first() is None:
             return False

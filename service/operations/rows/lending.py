@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound
-from service.domain.job import JobState
+from service.domain.job import Job, JobState
 from service.domain.lending import LOAN_LIFE, LOANS_MAX, Loan
 from service.operations.naming import as_named
 from service.operations.read_logins import suffix_of
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.lending import Lending
-from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
 from service.protocol.relation import Relation
@@ -41,7 +40,8 @@ async def lend(
     async with world.stores.begin() as tx:
         found = {entry.relation.name: entry for entry in await tx.catalog.called(names)}
         entries = [_readable(found, name) for name in dict.fromkeys(names)]
-        graphs = [await _graph(tx, entry) for entry in entries]
+        jobs = {job.id: job for job in await tx.jobs.where(ids=[entry.job for entry in entries])}
+        graphs = [_graph(jobs[entry.job]) for entry in entries]
         epochs = {graph: (await tx.graphs.state(graph)).published for graph in dict.fromkeys(graphs)}
     if epoch is not None:
         newest = min(epochs.values())
@@ -99,8 +99,6 @@ def _readable(found: dict[str, CatalogEntry], name: str) -> CatalogEntry:
     return found[name]
 
 
-async def _graph(tx: Transaction, entry: CatalogEntry) -> GraphId:
-    """Return the graph whose published epochs the relation has."""
-    job = await tx.jobs.get(entry.job)
-    stays = job is not None and job.own_graph is not None and job.state is JobState.CREATED
-    return job.graph if job is not None and stays else DATABASE_GRAPH
+def _graph(job: Job) -> GraphId:
+    """Return the graph whose published epochs the relation of a job has."""
+    return job.graph if job.own_graph is not None and job.state is JobState.CREATED else DATABASE_GRAPH

@@ -31,7 +31,7 @@ RELEASE_WAIT: Final = timedelta(seconds=15)
 
 
 def _needs(statement: CreateSink) -> Role:
-    """Whoever uses a secret could have it sent to a host of his own."""
+    """Return the role. The author of a sink chooses the host to which its secrets are sent."""
     return Role.ADMIN if statement.secrets else Role.OPERATOR
 
 
@@ -72,7 +72,7 @@ async def target_of(world: Context, name: str) -> ReleaseTarget | None:
 
 
 async def release(world: World, target: ReleaseTarget) -> None:
-    """Have a worker remove what was prepared for the target of a dropped sink. What it cannot remove harms nobody."""
+    """Have a worker remove the files that a dropped sink had prepared. Files that stay harm nobody."""
     try:
         await ask(world, target, limit=RELEASE_WAIT)
     except MetaError as error:

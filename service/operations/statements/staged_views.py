@@ -108,7 +108,7 @@ def check_staged(
     snapshot = strategy.scan_type is ScanType.SNAPSHOT_BACKFILL
     if kind is RelationKind.SINK and is_kept(view) and not snapshot:
         raise Invalid(
-            f"a sink with {what if reason is None else reason} needs a Snapshot backfill:"
+            f"a sink with {reason if view.projects else what} needs a Snapshot backfill:"
             " SET streaming_use_snapshot_backfill = true, or create a materialized view, then a sink FROM it",
             position=place,
         )

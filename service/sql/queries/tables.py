@@ -40,7 +40,7 @@ def read_from(planner: "Planner", select: exp.Select, scope: Scope) -> tuple[Blo
 
 
 def _joined(planner: "Planner", first: exp.Expr, joins: Sequence[exp.Expr], scope: Scope) -> tuple[Block, Names]:
-    """Return the block of some items and joins. What stands between two commas is joined before they are."""
+    """Return the block of some items and joins. A JOIN binds more than a comma."""
     items = [_item(planner, first, scope)]
     for join in (*(first.args.get("joins") or []), *joins):
         if _is_comma(join):

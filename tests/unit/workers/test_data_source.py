@@ -1,4 +1,4 @@
-"""What the Spark data source pushes down to Postgres: what means the same there, and nothing else."""
+"""The Spark data source pushes down to Postgres the filters that mean the same there, and no others."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

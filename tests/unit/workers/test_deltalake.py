@@ -176,7 +176,7 @@ def test_i14_a_delivery_that_was_killed_after_its_commit_is_not_repeated(
         with pytest.raises(SystemExit):
             sink.commit(Epoch(5))
     assert table.rows == [(1, "a"), (2, "b")]
-    # Somebody puts the files together: the same files again would be rows again.
+    # After a compaction, the same files again would be rows again.
     assert table.lake.table().optimize.compact()["numFilesRemoved"] == 2
     table.begin(5)
     assert table.rows == [(1, "a"), (2, "b")]
