@@ -21,6 +21,7 @@ from service.protocol.report import Failed, JobFailure
 from service.protocol.request import Rejected, Request, Response, Verify
 from workers.agent import Agent
 from workers.cdc.connecting import AwayError
+from workers.connectors.in_place import PlacedStore
 from workers.graph import SCANS_AT_ONCE, GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError
 from workers.rpc.answer import answer
@@ -89,11 +90,11 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         dml_url = agent.registered.dml_url
         limit = barrier.scans.timeout_ms
         store = PostgresStore(url, barrier.graph, barrier.generation, stage_timeout_ms=limit)
-        return Stores(store, DmlStore(dml_url, barrier.graph, barrier.generation), store, limit)
+        return Stores(PlacedStore(store), DmlStore(dml_url, barrier.graph, barrier.generation), store, limit)
 
     def respond(request: Request) -> Response | None:
-        def reader(question: Verify) -> PostgresStore:
-            return PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id)
+        def reader(question: Verify) -> PlacedStore:
+            return PlacedStore(PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id))
 
         response = answer(session.spark, reader, client.secret, request, parallelism=session.parallelism)
         return None if isinstance(response, Rejected) and session.lost(_JVM_SECONDS) else response

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.protocol import datagen, delta
+from service.protocol import datagen, delta, delta_source
 from service.protocol.columns import Column
-from service.protocol.plan import Connector
+from service.protocol.connector import Connector
 
 Check = Callable[[Mapping[str, str], Sequence[Column]], int]
 CheckSink = Callable[[Mapping[str, str], Sequence[Column], Sequence[str]], object]
@@ -51,6 +51,11 @@ SINKS: Final[Mapping[str, SinkKind]] = {
         delta.read, commits=True, secrets=(delta.ACCESS_KEY, delta.SECRET_KEY), hidden=delta.SECRET_KEY
     ),
 }
+IN_PLACE: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = {delta.NAME: delta_source.source_place}
+"""The checks of connectors whose tables are read in place."""
+TABLES: Final = (*SOURCES, *IN_PLACE)
+"""The connectors that CREATE TABLE may name."""
+READS_LAKE: Final = "lies in a lake, and is read in place"
 COMMITS: Final = "its target is committed to by itself, once in a commit_interval"
 """Why a sink has a graph of its own."""
 
@@ -72,7 +77,10 @@ def checked(options: Mapping[str, str], columns: Sequence[Column]) -> tuple[Conn
 
 
 def check_secrets(options: Mapping[str, str], secrets: Collection[str]) -> None:
-    """Check which options of a sink are secrets and which are plain. Raises Invalid, whose pointer is an option."""
+    """Check which options are secrets and which are plain. Raises Invalid, whose pointer is an option.
+
+    A connector asks for the same secrets to read and to write.
+    """
     kind = SINKS[_named(options, SINKS).name]
     if kind.hidden is not None and kind.hidden in options:
         message = f"option \"{kind.hidden}\" is not given as a text: CREATE SECRET name AS '..', then"
@@ -89,6 +97,17 @@ def checked_sink(
     try:
         # The names of secrets stand for their values.
         SINKS[connector.name].check({**connector.options, **secrets}, columns, key)
+    except ValueError as error:
+        raise _refused(connector, error) from None
+    return connector
+
+
+def checked_in_place(options: Mapping[str, str], secrets: Mapping[str, str]) -> Connector:
+    """Return the connector of a table that is read in place. Raises Invalid."""
+    check_secrets(options, secrets)
+    connector = _named(options, IN_PLACE).model_copy(update={"secrets": dict(secrets)})
+    try:
+        IN_PLACE[connector.name]({**connector.options, **secrets})
     except ValueError as error:
         raise _refused(connector, error) from None
     return connector

@@ -59,6 +59,11 @@ def reading(names: Collection[str]) -> str:
     return f"it reads {', '.join(sorted(names))}, which has a graph of its own"
 
 
+def reading_lake(names: Collection[str]) -> str:
+    """Return why a job that reads relations of a lake, by their names, stays in a graph of its own."""
+    return f"it reads {', '.join(sorted(names))}, which lies in a lake"
+
+
 def check_own_graph(reason: str | None, strategy: Strategy) -> None:
     """Raise Invalid if a job that stays in a graph of its own has a strategy that begins in the database graph."""
     if reason is not None and strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL:

@@ -1,11 +1,11 @@
 """Choose the engine that reads the history of a view's stages: the state store, or Spark."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from service.domain.errors import Conflict, Invalid
 from service.domain.parameters import SESSION_DEFAULTS
 from service.protocol.stage import EngineChoice, Stage
-from service.protocol.stage_spark import spark_reason, verify_reason
+from service.protocol.stage_spark import lake_reason, spark_reason, verify_reason
 
 
 def asked_engine(session: Mapping[str, str]) -> EngineChoice:
@@ -23,6 +23,17 @@ def with_engine(stage: Stage, choice: EngineChoice) -> Stage:
             pointer="stage_engine",
         )
     return stage.model_copy(update={"engine": choice})
+
+
+def check_lake(stage: Stage, lakes: Sequence[str]) -> None:
+    """Raise Invalid if a stage reads relations of a lake, by these names, and Spark cannot or shall not compute it."""
+    no_store = lake_reason(lakes)
+    if no_store is None:
+        return
+    if (reason := spark_reason(stage)) is not None:
+        raise Invalid(f"{no_store}, and only the state store can compute a stage of this view: {reason}")
+    if stage.engine is EngineChoice.STORE:
+        raise Invalid(f"stage_engine is store, and {no_store}: SET stage_engine = auto", pointer="stage_engine")
 
 
 def check_verifiable(name: str, stages: Collection[Stage], *, created: bool) -> None:

@@ -9,10 +9,13 @@ from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import among
+from service.meta_store.schema.core import fragment, job, relation_column
 from service.meta_store.schema.core import relation as relations
-from service.meta_store.schema.core import relation_column
 from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.connector import Connector
+from service.protocol.delta import NAME as DELTA
 from service.protocol.ids import RelationId
+from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
 
 _COLUMN: Final = func.jsonb_build_array(
@@ -37,8 +40,20 @@ COLUMNS: Final = (
 """All columns of the selected relation as one document. NULL for a relation that was removed."""
 
 
+LAKE: Final = (
+    select(fragment.c.connector)
+    .join(job, job.c.id == fragment.c.job)
+    .where(job.c.relation == relations.c.id, fragment.c.kind == FragmentKind.SOURCE_SCAN)
+    .where(fragment.c.connector["name"].astext == DELTA)
+    .correlate(relations)
+    .scalar_subquery()
+    .label("lake")
+)
+"""Where the rows of the selected relation lie, if it is read in place."""
+
+
 def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:
-    """Return the relation of a row with the columns `id name kind vnode_count columns`."""
+    """Return the relation of a row with the columns `id name kind vnode_count columns lake`."""
     keys = sorted((place, name, down) for name, _, _, _, place, down, *_ in row.columns if place is not None)
     return Relation(
         id=RelationId(row.id),
@@ -52,6 +67,7 @@ def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:
         ),
         key=tuple(KeyColumn(name=name, descending=descending) for _, name, descending in keys),
         vnode_count=row.vnode_count,
+        lake=None if row.lake is None else Connector.model_validate(row.lake),
     )
 
 
@@ -62,9 +78,9 @@ async def read_relations(
 
     One statement, because every recovery reads the plans of all jobs.
     """
-    columns = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, relations.c.owner, COLUMNS
+    named = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, relations.c.owner
     wanted = or_(among(relations.c.id, ids), among(relations.c.owner, owners))
-    found = select(*columns).where(wanted, COLUMNS.element.is_not(None)).order_by(relations.c.id)
+    found = select(*named, COLUMNS, LAKE).where(wanted, COLUMNS.element.is_not(None)).order_by(relations.c.id)
     by_id: dict[int, Relation] = {}
     hidden: dict[int, list[Relation]] = defaultdict(list)
     for row in await connection.execute(found):

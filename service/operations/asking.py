@@ -9,12 +9,12 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import DATABASE_GRAPH
-from service.protocol.request import Done, Rejected, Request, Response, Verified
+from service.protocol.request import Done, Rejected, Request, Response, TableDescribed, Verified
 
 NO_WORKER: Final = "no worker is alive"
 
 
-async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Done:
+async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Done | TableDescribed:
     """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable."""
     async with world.stores.begin() as tx:
         if not world.workers.startable and not await _served(world, tx):

@@ -11,6 +11,7 @@ from service.domain.order import Order
 from service.domain.parallelism import Parallelism
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import CdcScan
+from service.protocol.connector import Connector
 from service.protocol.dml import Statement
 from service.protocol.ids import (
     CommandId,
@@ -24,7 +25,7 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Mutation
-from service.protocol.plan import Connector, Query, ScanType
+from service.protocol.plan import Query, ScanType
 from service.protocol.relation import Relation
 from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from service.protocol.plan import Connector
+from service.protocol.connector import Connector
 
 NAME: Final = "constant"
 _ROWS: Final = "rows"

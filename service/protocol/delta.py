@@ -1,4 +1,4 @@
-"""The connector `deltalake`: the options of a sink into a Delta table, and the table's schema.
+"""The connector `deltalake`: where a Delta table lies, and the options and the schema of a sink into one.
 
 Option names and `type` are RisingWave's. `docs/sinks.md` describes them for users.
 """
@@ -19,8 +19,9 @@ REGION: Final = "s3.region"
 ACCESS_KEY: Final = "s3.access.key"
 SECRET_KEY: Final = "s3.secret.key"  # noqa: S105 - an option's name
 _S3: Final = frozenset({ENDPOINT, REGION, ACCESS_KEY, SECRET_KEY})
-_KNOWN: Final = _S3 | {
-    "location",
+PLACE: Final = _S3 | {"location"}
+"""The options that say where a table lies."""
+_KNOWN: Final = PLACE | {
     "type",
     "primary_key",
     "force_append_only",
@@ -52,11 +53,18 @@ class ObjectStore:
     secret_key: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaOptions:
-    """The options of a sink. Its table gets all rows appended, or has one row for each `key`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaPlace:
+    """Where a table lies: in a folder, or in an object store."""
 
     location: str
+    store: ObjectStore | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaOptions(DeltaPlace):
+    """The options of a sink. Its table gets all rows appended, or has one row for each `key`."""
+
     app: str
     upsert: bool
     key: tuple[str, ...]
@@ -67,8 +75,12 @@ class DeltaOptions:
     """The least time between two commits."""
     partitions: tuple[str, ...] = ()
     """Columns whose values have folders of their own."""
-    store: ObjectStore | None = None
-    """Where `location` is an object store's."""
+
+
+def place_of(options: Mapping[str, str]) -> DeltaPlace:
+    """Return where the options say that a table lies. Raises ValueError with the reason."""
+    location = _location(options.get("location"))
+    return DeltaPlace(location=location, store=_store(location, options))
 
 
 def read(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[str]) -> DeltaOptions:
@@ -88,15 +100,16 @@ def read(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[st
         raise ValueError("force_append_only is for type 'append-only'")
     if not upsert and "primary_key" in options:
         raise ValueError("primary_key is for type 'upsert'")
+    place = place_of(options)
     return DeltaOptions(
-        location=(location := _location(options.get("location"))),
+        location=place.location,
+        store=place.store,
         app=options.get(APP, ""),
         upsert=upsert,
         key=_key(options.get("primary_key"), columns, key) if upsert else (),
         force_append_only=force == "true",
         commit_seconds=_seconds(options.get("commit_interval", "10 s")),
         partitions=_partitions(options.get("partition_by"), columns, upsert=upsert),
-        store=_store(location, options),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.protocol.cdc import CdcScan
+from service.protocol.connector import Connector
 from service.protocol.ids import ActorId, Count, EpochField, FragmentId, JobId, RelationId, Vnode
 from service.protocol.relation import Relation
 from service.protocol.stage import Stage
@@ -107,18 +108,6 @@ class Prefix(_Value):
 
 
 Query = Stage | Prefix
-
-
-class Connector(_Value):
-    """How a fragment reads or writes an external system: the connector's name, and the user's options for it.
-
-    `secrets` are the options whose values are secrets of users, with the names of these. A worker asks for a value when
-    it needs it, and stores it nowhere.
-    """
-
-    name: str
-    options: dict[str, str] = {}
-    secrets: dict[str, str] = {}
 
 
 class _Fragment(_Value):

@@ -5,7 +5,8 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
+from service.protocol.connector import Connector
 from service.protocol.ids import RelationId
 
 ALIVE: Final = 9223372036854775807
@@ -69,6 +70,9 @@ _STORED: Final = frozenset({RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW, 
 class Relation(BaseModel):
     """A stored relation: columns in order (visible first, then hidden) and its storage key.
 
+    With `lake` its rows lie in a table of a lake, which is read in place. The state store has the version of that table
+    at each epoch (`versions_of`), and no row.
+
     Invariants: column names are unique; the key is not empty and names columns of the relation.
     """
 
@@ -80,6 +84,7 @@ class Relation(BaseModel):
     columns: tuple[Column, ...]
     key: tuple[KeyColumn, ...]
     vnode_count: int = VNODE_COUNT_DEFAULT
+    lake: Connector | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -105,6 +110,26 @@ class Relation(BaseModel):
     def key_types(self) -> tuple[ColumnType, ...]:
         """The types of the key's columns, in key order."""
         return tuple(self.column(part.name).type for part in self.key)
+
+
+PLACE: Final = "place"
+VERSION: Final = "version"
+
+
+def versions_of(relation: Relation) -> Relation:
+    """Return the relation that the state store has for one of a lake: a single row, the version at an epoch.
+
+    An epoch is thereby bound to a version as it is to rows: fenced, rolled back, pinned and vacuumed with them.
+    """
+    return versions(relation.id, relation.name)
+
+
+def versions(relation: RelationId, name: str) -> Relation:
+    """Return the relation of `versions_of`."""
+    number = ColumnType(TypeName.BIGINT)
+    columns = (Column(name=PLACE, type=number, nullable=False), Column(name=VERSION, type=number, nullable=False))
+    key = (KeyColumn(name=PLACE),)
+    return Relation(id=relation, name=name, kind=RelationKind.TABLE, columns=columns, key=key, vnode_count=1)
 
 
 def from_index(relation: RelationId) -> str:

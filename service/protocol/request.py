@@ -1,4 +1,5 @@
-"""Define the requests that the service sends to a worker outside the barriers: verify a view, claim a sink's target.
+"""Define the requests that the service sends to a worker outside the barriers: verify a view, claim a sink's target,
+look at a table.
 
 A request never blocks an epoch, because the worker answers it on a separate thread.
 """
@@ -7,8 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from service.protocol.connector import Connector
 from service.protocol.ids import Bigint, Count, EpochField, GraphId, RequestId, Vnode
-from service.protocol.plan import Connector, VnodePosition
+from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.stage import Engine, Stage
 
@@ -66,6 +68,23 @@ class ReleaseTarget(_Target):
     type: Literal["release_target"] = "release_target"
 
 
+class DescribeTable(_Value):
+    """Look at a table that shall be read in place. The worker answers with `TableDescribed`."""
+
+    type: Literal["describe_table"] = "describe_table"
+    id: RequestId
+    connector: Connector
+
+
+class TableDescribed(_Value):
+    """The newest version of a table, and its schema in the words of its format."""
+
+    type: Literal["table_described"] = "table_described"
+    id: Bigint[RequestId]
+    version: Count
+    table_schema: str
+
+
 class Done(_Value):
     """The request was carried out."""
 
@@ -118,7 +137,7 @@ class Verified(_Value):
     rows_extra: tuple[str, ...] = ()
 
 
-Request = Verify | ClaimTarget | ReleaseTarget
+Request = Verify | ClaimTarget | ReleaseTarget | DescribeTable
 REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
-Response = Verified | Done | Rejected
+Response = Verified | Done | TableDescribed | Rejected
 RESPONSE: TypeAdapter[Response] = TypeAdapter(Annotated[Response, Field(discriminator="type")])

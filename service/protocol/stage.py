@@ -319,6 +319,9 @@ def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset
     key with equal types, the storage order serves, because the vnode is computed from the values. An input that no
     condition equates with another one is looked up by the columns that conditions equate with constants.
     """
+    if any(relations[one.relation].lake is not None for one in stage.inputs):
+        # Spark computes it, and reads whole what it looks up.
+        return frozenset()
     if stage.partition is not None:
         relation, columns = relations[stage.driver.relation], stage.partition.columns
         order = () if stage.is_whole and not stage.partition.order else part_order(relation, stage.partition)

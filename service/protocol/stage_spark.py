@@ -23,12 +23,17 @@ def spark_column(alias: str, name: str) -> str:
     return f"{alias}__{name}"
 
 
-def engine_of(stage: Stage, *, store_engine: bool) -> tuple[Engine | None, str]:
+def engine_of(stage: Stage, no_store: str | None) -> tuple[Engine | None, str]:
     """Return the engine that reads a stage's history and follows changes, and why. None: it depends on the rows.
 
-    `store_engine` is whether the table format has one.
+    `no_store` is why the store cannot compute it.
     """
-    return chosen_engine(stage.engine, spark_reason(stage), None if store_engine else "the table format has no engine")
+    return chosen_engine(stage.engine, spark_reason(stage), no_store)
+
+
+def lake_reason(lakes: Sequence[str]) -> str | None:
+    """Return why the store cannot compute a stage that reads these relations of a lake, or None if there are none."""
+    return f"{', '.join(sorted(set(lakes)))} lies in a lake, which Spark reads" if lakes else None
 
 
 def chosen_engine(choice: EngineChoice, no_spark: str | None, no_store: str | None) -> tuple[Engine | None, str]:

@@ -90,7 +90,16 @@ begin
 end $$;
 """
 
-_UPGRADES: Final = (_VERSION_1, _VERSION_2)
+_VERSION_3: Final = """
+-- In place of the rows of a relation that does not lie here. Volatile, or the planner would call it.
+create function state.refuse_read(name text, reason text) returns setof boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+    raise exception 'cannot read "%": %', name, reason using errcode = 'feature_not_supported';
+end $$;
+"""
+
+_UPGRADES: Final = (_VERSION_1, _VERSION_2, _VERSION_3)
 """Entry n upgrades version n to n + 1. Entries are only appended."""
 
 

@@ -35,6 +35,9 @@ _WHY: Final = {
 }
 
 
+_IN_LAKE: Final = "its rows lie in a lake, and Spark reads them: read a materialized view over it"
+
+
 def table(relation: RelationId) -> sql.Identifier:
     """Return the versioned table's name."""
     return sql.Identifier("state", f"t_{relation}")
@@ -117,12 +120,24 @@ def replace_live_view(relation: Relation, graph: GraphId) -> sql.Composed:
 def create_public_view(relation: Relation, graph: GraphId, *, replace: bool = False) -> sql.Composed:
     """Return the statement that creates the public view for users, or replaces it if its graph or its columns changed.
 
-    It shows the graph's published epoch, which is read once per query (I2).
+    It shows the graph's published epoch, which is read once per query (I2). That of a relation of a lake has its
+    columns, for whoever plans a query, and refuses to be read.
     """
+    if relation.lake is not None:
+        return _create_lake_view(relation)
     epoch = sql.SQL("(select epoch from state.published where graph = {})").format(sql.Literal(graph))
     create = sql.SQL("create or replace" if replace else "create")
     return sql.SQL("{} view public.{} as select {} from {} where _from <= {} and _to > {}").format(
         create, sql.Identifier(relation.name), names(relation.visible), table(relation.id), epoch, epoch
+    )
+
+
+def _create_lake_view(relation: Relation) -> sql.Composed:
+    nulls = [
+        trusted(f"null::{one.type}") + sql.SQL(" as {}").format(sql.Identifier(one.name)) for one in relation.visible
+    ]
+    return sql.SQL("create view public.{} as select {} from state.refuse_read({}, {})").format(
+        sql.Identifier(relation.name), sql.SQL(", ").join(nulls), sql.Literal(relation.name), sql.Literal(_IN_LAKE)
     )
 
 

@@ -13,7 +13,7 @@ from psycopg import errors, sql
 from service.domain.errors import Conflict, InUse, Invalid, MetaError
 from service.protocol.columns import ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, RelationId, Term
-from service.protocol.relation import ALIVE, Relation
+from service.protocol.relation import ALIVE, Relation, versions_of
 from service.protocol.stage import LookupIndex
 from service.serving import marks, relation_ddl, sessions
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
@@ -261,16 +261,19 @@ async def _create_partials(conn: Connection, relation: Relation, sums: Sequence[
 async def _create(conn: Connection, relation: Relation, *, loading: bool) -> None:
     await marks.refuse_foreign(conn, relation.name)
     await marks.to_be_made(conn, "public", relation.name, relation.id)
-    if not await _exists(conn, relation):
-        await conn.execute(relation_ddl.create_table(relation))
-        for statement in relation_ddl.create_indexes(relation):
+    stored = relation if relation.lake is None else versions_of(relation)
+    if not await _exists(conn, stored):
+        await conn.execute(relation_ddl.create_table(stored))
+        for statement in relation_ddl.create_indexes(stored):
             await conn.execute(statement)
-        await marks.mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(relation))
+        await marks.mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(stored))
     if not loading:
-        await conn.execute(relation_ddl.create_storage_index(relation))
+        await conn.execute(relation_ddl.create_storage_index(stored))
     writer = sql.Identifier((await role_names(conn)).writer)
     grant = sql.SQL("grant select, insert, update, delete on {} to {}")
     await conn.execute(grant.format(relation_ddl.table(relation.id), writer))
+    if relation.lake is not None:
+        return
     if await _make_view(conn, "live", relation, relation_ddl.create_live_view(relation)):
         view = sql.Identifier("live", relation.name)
         await conn.execute(sql.SQL("grant select on {} to {}").format(view, writer))

@@ -78,6 +78,7 @@ OPERATED: Final = (
     "DELETE FROM t WHERE a = 'told'",
     "CREATE TABLE t (id int primary key)",
     "CREATE TABLE t (*) FROM s TABLE 'public.t'",
+    "CREATE TABLE t (*, PRIMARY KEY (id)) WITH (connector = 'deltalake', location = '/told')",
     "CREATE MATERIALIZED VIEW m AS SELECT id FROM t",
     "CREATE VIEW v AS SELECT id FROM t",
     "CREATE SINK k FROM m WITH (connector = 'blackhole')",

@@ -13,8 +13,9 @@ from service.domain.progress import ScanProgress
 from service.ports.limits import Held
 from service.ports.meta_store import Stores
 from service.ports.records import NewJob
+from service.protocol.connector import Connector
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
-from service.protocol.plan import ActorPlan, Connector, FragmentKind, PositionState, ScanType, TableScanPlan
+from service.protocol.plan import ActorPlan, FragmentKind, PositionState, ScanType, TableScanPlan
 from service.protocol.relation import RelationKind
 from service.protocol.vnodes import vnodes_of
 from tests.conformance.conftest import ON_POSTGRES

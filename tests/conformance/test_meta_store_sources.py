@@ -25,8 +25,9 @@ from service.protocol.cdc import (
     Split,
     Sweep,
 )
+from service.protocol.connector import Connector
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
-from service.protocol.plan import Connector, PositionState, VnodePosition
+from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import RelationKind
 from service.protocol.report import ActorReport
 from tests.conformance.conftest import ON_POSTGRES

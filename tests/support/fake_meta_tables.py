@@ -20,6 +20,7 @@ from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredSt
 from service.ports.snapshots import Snapshot
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
+from service.protocol.connector import Connector
 from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
 from service.protocol.ids import (
@@ -37,7 +38,7 @@ from service.protocol.ids import (
     Vnode,
     WorkerId,
 )
-from service.protocol.plan import Connector, FragmentKind, Query, ScanType, VnodePosition
+from service.protocol.plan import FragmentKind, Query, ScanType, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.stage import LookupIndex, Stage

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from service.protocol.delta import DeltaOptions, ObjectStore
+from service.protocol.delta import DeltaPlace, ObjectStore
 
 CONNECT_SECONDS: Final = 5
 REQUEST_SECONDS: Final = 20
@@ -48,9 +48,9 @@ def storage_options(store: ObjectStore | None) -> dict[str, str] | None:
     return options
 
 
-def delta_table(options: DeltaOptions) -> DeltaTable:
-    """Return the table in its newest version. Raises TableNotFoundError, and OSError if its storage is away."""
-    return DeltaTable(options.location, storage_options=storage_options(options.store))
+def delta_table(place: DeltaPlace, version: int | None = None) -> DeltaTable:
+    """Return the table in a version, or its newest. Raises TableNotFoundError, and OSError if its storage is away."""
+    return DeltaTable(place.location, version=version, storage_options=storage_options(place.store))
 
 
 @contextmanager
@@ -72,17 +72,22 @@ class Files:
     in_store: bool
 
     @classmethod
-    def of(cls, options: DeltaOptions) -> "Files":
+    def of(cls, place: DeltaPlace) -> "Files":
         """Return the files of a table. Nothing is reached yet."""
-        store = options.store
+        store = place.store
         if store is None:
-            return cls(pa_fs.SubTreeFileSystem(options.location, pa_fs.LocalFileSystem()), in_store=False)
-        return cls(pa_fs.SubTreeFileSystem(options.location.removeprefix("s3://"), _object_store(store)), in_store=True)
+            return cls(pa_fs.SubTreeFileSystem(place.location, pa_fs.LocalFileSystem()), in_store=False)
+        return cls(pa_fs.SubTreeFileSystem(place.location.removeprefix("s3://"), _object_store(store)), in_store=True)
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, in order; none if there is no folder."""
         found: Any = self.system.get_file_info(pa_fs.FileSelector(folder, allow_not_found=True))
         return sorted(one.base_name for one in found)
+
+    def there(self, path: str) -> bool:
+        """Whether there is such a file."""
+        found: Any = self.system.get_file_info(path)
+        return found.type is not pa_fs.FileType.NotFound
 
     def info(self, path: str) -> pa_fs.FileInfo:
         """Return size and time of a file. Raises FileNotFoundError if somebody removed it."""

@@ -4,19 +4,22 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from service.protocol import delta
+from service.protocol.connector import Connector
 from service.protocol.ids import Generation
-from service.protocol.plan import Connector
 from service.protocol.relation import Relation
-from workers.connectors import deltalake
+from workers.connectors import delta_log, deltalake
 from workers.connectors.blackhole import Blackhole
 from workers.connectors.constant import Constants
 from workers.connectors.datagen import Generator
-from workers.connectors.port import Claim, MakeReader, MakeSink, Sink
+from workers.connectors.port import Claim, Describe, MakeReader, MakeSink, Sink
 
 SOURCES: Final[Mapping[str, MakeReader]] = {"datagen": Generator.of, "constant": Constants.of}
 SINKS: Final[Mapping[str, MakeSink]] = {"blackhole": Blackhole.of, delta.NAME: deltalake.DeltaSink.of}
 CLAIMS: Final[Mapping[str, Claim]] = {delta.NAME: deltalake.claim}
 """Connectors whose targets are made ready before the job begins."""
+
+LAKES: Final[Mapping[str, Describe]] = {delta.NAME: delta_log.describe}
+"""Connectors whose tables are read in place."""
 
 SecretOf = Callable[[str], str]
 """Asks the service for the value of a secret."""

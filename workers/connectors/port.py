@@ -16,7 +16,19 @@ from workers.state_store.port import Written
 
 
 class RefusedRowError(Exception):
-    """The target of a sink cannot take a row. It never will."""
+    """The target of a sink cannot take a row, or a table that is read in place has one that none may have."""
+
+
+class RefusedTableError(Exception):
+    """A table cannot be read in place, or not any further. It never will."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """A table that is read in place: its newest version, and its schema in the words of its format."""
+
+    version: int
+    schema: str
 
 
 class SinkWriter(Protocol):
@@ -91,5 +103,7 @@ MakeReader = Callable[[Mapping[str, str], Relation], SplitReader]
 """Returns the reader of a table that is filled with these options."""
 MakeSink = Callable[[Mapping[str, str], Relation, Generation], Sink]
 """Returns a sink with these options, for rows of this form."""
+Describe = Callable[[Mapping[str, str]], TableShape]
+"""Returns what a table is that shall be read in place. Raises RefusedTableError."""
 Claim = Callable[[Mapping[str, str], Relation], None]
 """Makes a sink's target ready before its job begins. Raises ValueError with the reason if it cannot be used."""

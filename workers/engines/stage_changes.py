@@ -62,7 +62,7 @@ class SparkStageChanges:
         stage = self.bound.stage
         wholly = {one.alias for join in stage.joins[0 if stage.partition is not None else 1 :] for one in join.inputs}
         needed = {one.id for alias, one in self.bound.of.items() if (moved if alias in wholly else moved - {alias})}
-        able = has_store_engine(self.store)
+        able = has_store_engine(self.store) and not self.bound.lakes
         ready = self.inputs.ready(needed, task.windows, slice_seconds=task.slice_seconds if able else None)
         written = Written(0, 0)
         if ready and moved:

@@ -84,7 +84,9 @@ class Loaded:
     def read_part(self, spark: SparkSession, store: VersionedStore, reads: Accumulator[int] | None = None) -> int:
         """Read and persist the next part as of `at`, by one task for each processor. Return how many blocks it has."""
         end = self.relation.vnode_count
-        if not self.vnode and not store.has_rows(self.relation, LARGE_ROWS, at=self.at):
+        # Rows of a lake have no vnode that stays: they are read together.
+        lake = self.relation.lake is not None
+        if not self.vnode and (lake or not store.has_rows(self.relation, LARGE_ROWS, at=self.at)):
             self.width = -(-end // spark.sparkContext.defaultParallelism)
         starts = range(self.vnode, end, self.width)[: spark.sparkContext.defaultParallelism]
         blocks: list[Runs] = [((first, min(first + self.width, end) - 1),) for first in starts]

@@ -6,8 +6,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import Generation
-from service.protocol.request import ClaimTarget, Done, Rejected, ReleaseTarget, Request, Response, Verify
-from workers.connectors.kinds import CLAIMS, SecretOf, options_of, sink_of
+from service.protocol.request import (
+    ClaimTarget,
+    DescribeTable,
+    Done,
+    Rejected,
+    ReleaseTarget,
+    Request,
+    Response,
+    TableDescribed,
+    Verify,
+)
+from workers.connectors.in_place import located
+from workers.connectors.kinds import CLAIMS, LAKES, SecretOf, options_of, sink_of
 from workers.rpc.verify import verify
 from workers.runners.failure import explain
 from workers.state_store.port import VersionedStore
@@ -26,15 +37,26 @@ def answer(
         match request:
             case ClaimTarget():
                 return _claimed(request, secret_of)
+            case DescribeTable(connector=connector):
+                found = LAKES[connector.name](options_of(connector, secret_of))
+                return TableDescribed(id=request.id, version=found.version, table_schema=found.schema)
             case ReleaseTarget(connector=connector):
                 sink_of(connector, secret_of, request.relation, Generation(0)).clean_up()
                 return Done(id=request.id)
             case Verify():
-                return verify(spark, reader(request), request, parallelism=parallelism)
+                return verify(spark, reader(request), _located(request, secret_of), parallelism=parallelism)
     except PySparkException as error:
         return Rejected(id=request.id, error=error.getMessage() or explain(error)[1])
     except Exception as error:  # noqa: BLE001 - the service must learn of any error
         return Rejected(id=request.id, error=explain(error)[1])
+
+
+def _located(request: Verify, secret_of: SecretOf) -> Verify:
+    stages = tuple(
+        one.model_copy(update={"relations": tuple(located(each, secret_of) for each in one.relations)})
+        for one in request.stages
+    )
+    return request.model_copy(update={"stages": stages})
 
 
 def _claimed(request: ClaimTarget, secret_of: SecretOf) -> Response:

@@ -8,6 +8,7 @@ from psycopg import errors
 
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from service.protocol.relation import Relation
+from workers.connectors.port import RefusedRowError, RefusedTableError
 from workers.runners.memory_kills import MemoryKills
 from workers.state_store.port import TooSlowError
 
@@ -30,8 +31,11 @@ _BEYOND_SPARK: Final = re.compile(
     "|The value '(NaN|-?Infinity)'"
 )
 """The error of a value that Postgres holds, and Spark does not."""
-_REFUSED_ROW: Final = re.compile(r"RefusedRowError: (?P<said>[^\n]*)")
-"""A row that the target of a sink cannot take, as reported by the executor's Python process."""
+_DUPLICATE: Final = re.compile(
+    r"duplicate key value violates unique constraint.*?DETAIL: +Key (?P<key>[^\n]*) already", re.DOTALL
+)
+_REFUSED_ROW: Final = re.compile(r"Refused(?:Row|Table)Error: (?P<said>[^\n]*)")
+"""What an external system cannot take or give, as reported by the executor's Python process."""
 _EXHAUSTED: Final = re.compile(r"MemoryError|exited with (?:exit )?code 52|OOMKilled")
 """The error text of a task that ran out of memory: in Java, Spark or Python, in another machine's JVM, in its
 container.
@@ -51,7 +55,7 @@ _OF_VALUES: Final = ("22", "23502", "23514", "54")
 """Data exceptions, NULL in a key, violated checks (finite dates, for example), and values that are too long for a key's
 index.
 """
-KEY_SECONDS: Final = 30.0
+KEY_SECONDS: Final = 60.0
 """How long the keys of failing rows are searched for, for all jobs that failed in an epoch together. It takes a dozen
 jobs of Spark: a second or two, and more on a busy machine.
 """
@@ -86,6 +90,9 @@ class JobFailedError(Exception):
         self.job, self.computing = job, computing
         self.where = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"'
         self.deterministic, reason = explain(error)
+        if upstream.lake is not None and (found := _DUPLICATE.search(str(error))) is not None:
+            # Nobody but its owner sees to it that the key is one.
+            self.deterministic, reason = True, f"two rows of {upstream.name} have one key: {found['key']}"
         self.too_slow = isinstance(error, TooSlowError)
         self.beyond_spark = _BEYOND_SPARK.search(str(error)) is not None or _ARITHMETIC.search(str(error)) is not None
         # An error that names a value may contain any word, so a deterministic error is never taken for lack of memory.
@@ -126,8 +133,8 @@ def search_all(failures: Sequence[JobFailedError], clock: Callable[[], float], *
 def explain(error: BaseException) -> tuple[bool, str]:
     """Return whether a second run would fail the same way, and the reason in one line."""
     text = str(error)
-    if isinstance(error, TooSlowError):
-        return True, text
+    if isinstance(error, TooSlowError | RefusedTableError | RefusedRowError):
+        return True, text[:500]
     states = [found["state"] for found in _SQLSTATE.finditer(text)]
     own = next((state for state in states if state.startswith(_OWN_FAULT)), None)
     condition = _CONDITION.search(text)

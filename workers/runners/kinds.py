@@ -9,6 +9,7 @@ from service.protocol.cdc import SourceConnection
 from service.protocol.ids import SourceId
 from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Prefix, TableScanPlan
 from workers.connectors.kinds import SecretOf
+from workers.runners.lake_scan import LakeScan
 from workers.runners.operators import Operator
 from workers.runners.port import FragmentRunner, Join, Place
 from workers.runners.source_scan import SourceScans
@@ -23,9 +24,17 @@ def joins_of(
     return {
         FragmentKind.STREAM_SCAN: partial(_scan, spark, secret_of),
         FragmentKind.OPERATOR: partial(Operator.join, spark),
-        FragmentKind.SOURCE_SCAN: SplitScan.join,
+        FragmentKind.SOURCE_SCAN: partial(_source_scan, secret_of),
         FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of),
     }
+
+
+def _source_scan(
+    secret_of: SecretOf, runners: Mapping[Place, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
+) -> FragmentRunner:
+    if job.relation.lake is not None:
+        return LakeScan.join(secret_of, runners, job, fragment, now)
+    return SplitScan.join(runners, job, fragment, now)
 
 
 def _scan(

@@ -18,11 +18,12 @@ from service.protocol.ids import Epoch, JobId, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
 from service.protocol.report import FragmentReport
 from service.protocol.stage import Engine, Stage
-from service.protocol.stage_spark import engine_of, spark_from, spark_reason
+from service.protocol.stage_spark import engine_of, lake_reason, spark_from, spark_reason
 from workers.backfill.actors import as_one
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
+from workers.connectors.in_place import located
 from workers.connectors.kinds import SecretOf, sink_of
 from workers.engines.failing_row import find_failing_row
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
@@ -79,7 +80,7 @@ class StageScan(HistoryScan):
         assert isinstance(fragment, TableScanPlan)
         assert isinstance(fragment.query, Stage)
         target, sink = job.written_by(fragment), fragment.sink
-        relations = {one.id: one for one in (fragment.upstream, *fragment.lookups)}
+        relations = {one.id: located(one, secret_of) for one in (fragment.upstream, *fragment.lookups)}
         return cls(
             job.id,
             target,
@@ -276,10 +277,14 @@ class StageScan(HistoryScan):
         """Return the engine of this epoch."""
         if self.handed_over:
             return Engine.STORE
-        # The store writes into its own tables only.
-        store_engine = epoch.stores.versioned.capabilities.store_engine and self.delivery is None
-        name, _ = engine_of(self.bound.stage, store_engine=store_engine)
+        name, _ = engine_of(self.bound.stage, self._no_store(epoch))
         return name or self._by_rows(epoch)
+
+    def _no_store(self, epoch: RunningEpoch) -> str | None:
+        """Return why the store cannot compute the stage. It reads its own tables only, and writes into these."""
+        if not epoch.stores.versioned.capabilities.store_engine or self.delivery is not None:
+            return "the table format has no engine"
+        return lake_reason(self.bound.lakes)
 
     def _by_rows(self, epoch: RunningEpoch) -> Engine:
         """Choose the engine by the rows of the history that is read, or of the changes of this epoch."""

@@ -26,7 +26,7 @@ from service.meta_store.catalog.indexes import remove_indexes
 from service.meta_store.documents import among, printable
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import JOBLESS
-from service.meta_store.relations import COLUMNS, relation_of, store_columns
+from service.meta_store.relations import COLUMNS, LAKE, relation_of, store_columns
 from service.meta_store.schema.core import TAKEN, cleanup, fragment, job, relation_column, view_reference
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import added_tables, unfollow
@@ -114,6 +114,7 @@ class PostgresCatalog(OnConnection):
                 relations.c.key_count,
                 relations.c.shown,
                 COLUMNS,
+                LAKE,
                 job.c.id.label("job"),
                 job.c.state,
                 _upstreams(),

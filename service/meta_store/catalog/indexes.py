@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.meta_store.documents import among, printable, stored_text, text_of
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation, hold_read, store_references
-from service.meta_store.relations import COLUMNS, relation_of, store_columns
+from service.meta_store.relations import COLUMNS, LAKE, relation_of, store_columns
 from service.meta_store.schema.core import TAKEN, relation_column, view_reference
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.schema.indexes import stored_index
@@ -54,7 +54,7 @@ class PostgresNamedIndexes(OnConnection):
         await remove_indexes(self._connection, relations.c.id == index)
 
     async def _read(self, *conditions: ColumnElement[bool]) -> list[NamedIndex]:
-        columns = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS
+        columns = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS, LAKE
         found = (
             select(*columns, relations.c.definition, relations.c.shown, view_reference.c.relation.label("on"))
             .join(view_reference, view_reference.c.reader == relations.c.id)

@@ -9,7 +9,7 @@ from sqlalchemy import and_, bindparam, exists, not_, select, update
 from service.domain.job import JobState
 from service.meta_store.documents import among, printable
 from service.meta_store.engine import OnConnection
-from service.meta_store.relations import COLUMNS, relation_of
+from service.meta_store.relations import COLUMNS, LAKE, relation_of
 from service.meta_store.schema.core import UNPUBLISHED, UNSHOWN, barrier, job
 from service.meta_store.schema.core import graph as graphs
 from service.meta_store.schema.core import relation as relations
@@ -60,7 +60,7 @@ _PUBLISHED: Final = (
 )
 
 _UNSHOWN: Final = (
-    select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS)
+    select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS, LAKE)
     .join(job, job.c.relation == relations.c.id)
     .where(UNSHOWN, job.c.state == JobState.CREATED)
     .order_by(relations.c.id)

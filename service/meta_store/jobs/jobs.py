@@ -40,6 +40,7 @@ from service.ports.records import (
     NewTableScan,
     hidden_id,
 )
+from service.protocol.connector import Connector
 from service.protocol.ids import GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, PositionState
 from service.protocol.relation import Relation, RelationKind
@@ -202,9 +203,8 @@ class PostgresJobs(OnConnection):
         # One statement, so that the actors get ids in the given order.
         actors = [{"fragment": added, "runs": runs} for runs in new.actors]
         await self._connection.execute(insert(actor).values(actors))
-        if isinstance(new, NewTableScan) and new.sink is not None:
-            for name in sorted(set(new.sink.secrets.values())):
-                await hold_secret(self._connection, name)
+        for name in sorted(_secrets(new)):
+            await hold_secret(self._connection, name)
         if isinstance(new, NewTableScan | NewSourceScan):
             await self._connection.execute(insert(scan_progress).values(fragment=added))
         if isinstance(new, NewSourceScan) and new.completed:
@@ -236,6 +236,15 @@ class PostgresFailures(OnConnection):
     async def blamed(self, graph: GraphId) -> bool:
         found = select(exists().where(job_table.c.graph == graph, BLAMED))
         return bool((await self._connection.execute(found)).scalar())
+
+
+def _secrets(new: NewFragment) -> Collection[str]:
+    """Return the names of the secrets that a connector uses."""
+    match new:
+        case NewTableScan(sink=Connector(secrets=secrets)) | NewSplitScan(connector=Connector(secrets=secrets)):
+            return frozenset(secrets.values())
+        case _:
+            return ()
 
 
 def _stored(new: NewFragment, late: Collection[RelationId], ids: Mapping[RelationId, RelationId]) -> Mapping[str, Any]:

@@ -28,10 +28,10 @@ from service.meta_store.schema.core import (
 )
 from service.meta_store.schema.sources import source
 from service.meta_store.sources.followed_tables import scan_of
+from service.protocol.connector import Connector
 from service.protocol.ids import ActorId, FragmentId, JobId, RelationId, Vnode
 from service.protocol.plan import (
     ActorPlan,
-    Connector,
     DmlPlan,
     FragmentKind,
     FragmentPlan,

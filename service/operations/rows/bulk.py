@@ -209,6 +209,8 @@ async def table_called(world: World, name: str) -> Relation:
         raise Conflict(f'"{name}" is a {entry.relation.kind}: only tables take rows')
     if entry.follows:
         raise Conflict(f'table "{name}" follows a table of a source, and takes no other rows')
+    if entry.relation.lake is not None:
+        raise Conflict(f'table "{name}" lies in a lake, is read in place, and takes no rows')
     if not entry.shown:
         raise Conflict(f'table "{name}" is {entry.state} and takes no rows')
     if not world.state_store.table_format.dml:

@@ -30,12 +30,15 @@ NO_DML: Final = "its table format takes no rows from users"
 async def readable(world: World, names: Collection[str], target: str, *, position: int) -> dict[str, Relation]:
     """Return the readable relations among `names` for a statement that changes `target`, one of `names`.
 
-    Raises Invalid if `target` is a followed table, or if the table format has no DML.
+    Raises Invalid if `target` is a followed table or lies in a lake, or if the table format has no DML.
     """
     if not world.state_store.table_format.dml:
         raise Invalid(f'cannot change table "{target}": {NO_DML}', position=position)
     async with world.stores.begin() as tx:
         entries = await tx.catalog.called(names)
+    if any(entry.relation.lake is not None and entry.relation.name == target for entry in entries):
+        message = f'cannot change table "{target}": its rows lie in a lake, and are read in place'
+        raise Invalid(message, position=position)
     if any(entry.follows and entry.relation.name == target for entry in entries):
         message = f'cannot change table "{target}": it follows a table of a source, and that alone'
         raise Invalid(message, position=position)

@@ -96,6 +96,8 @@ def _readable(found: dict[str, CatalogEntry], name: str) -> CatalogEntry:
     one = as_named(found[name])
     if not (one.readable and one.kind.stored):
         raise one.unreadable
+    if found[name].relation.lake is not None:
+        raise Conflict(f'table "{name}" lies in a lake: read it there')
     return found[name]
 
 

@@ -66,6 +66,8 @@ async def _indexed(tx: Transaction, statement: CreateIndex) -> Relation:
         )
     if not found.readable:
         raise found.unreadable
+    if found.entry.relation.lake is not None:
+        raise Invalid(f'"{name}" lies in a lake, and is read in place: it has no indexes', position=statement.at)
     return found.entry.relation
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from service.domain.own_graph import own_graph, reading
+from service.domain.own_graph import own_graph, reading, reading_lake
 from service.domain.parameters import SystemParameters
 from service.operations.jobs.moving_out import staying
 from service.operations.statements.staged_views import PlannedStage
@@ -21,6 +21,8 @@ async def own_graph_of(
         found = [await tx.catalog.get(one) for one in sorted(new.upstreams)]
         entries = [entry for entry in found if entry is not None]
         of_others = await staying(tx, entries)
+    if lakes := [entry.relation.name for entry in entries if entry.relation.lake is not None]:
+        return reading_lake(lakes)
     if of_others:
         return reading(of_others)
     written = [(one.stage, one.target) for one in stages]

@@ -11,7 +11,7 @@ from typing import Final
 from service.domain.errors import Invalid
 from service.domain.order import Order
 from service.domain.parameters import SystemParameters
-from service.domain.stage_engine import with_engine
+from service.domain.stage_engine import check_lake, with_engine
 from service.domain.strategy import Strategy
 from service.operations.offload import beside_views
 from service.operations.statements.logical_views import described
@@ -103,6 +103,9 @@ def check_staged(
 ) -> None:
     """Raise Invalid if a view of stages cannot be created in this way."""
     place = statement.query.start + 1
+    for one in view.stages:
+        read = (view.relations[each.relation] for each in one.stage.inputs)
+        check_lake(one.stage, [each.name for each in read if each.lake is not None])
     reason = next(filter(None, (spark_reason(one.stage) for one in view.stages)), None)
     what = "joins, aggregates, subqueries and windows"
     snapshot = strategy.scan_type is ScanType.SNAPSHOT_BACKFILL

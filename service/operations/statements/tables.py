@@ -8,14 +8,16 @@ from service.domain.parallelism import asked_vnodes
 from service.domain.roles import Role
 from service.operations.jobs import altering, lifecycle
 from service.operations.sources import create_table
+from service.operations.sources.lake import create_lake_table
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.ports.records import NewJob, NewSplitScan
 from service.ports.state_store import DESCRIBE_MS
 from service.protocol.columns import Column
-from service.protocol.plan import Connector
+from service.protocol.connector import Connector
 from service.protocol.relation import Relation, RelationKind
 from service.sql.statements.follow import CreateTableFrom
+from service.sql.statements.lake import CreateLakeTable
 from service.sql.statements.tables import AddColumn, CreateTable, table_relation
 
 
@@ -61,4 +63,16 @@ async def _create_from(call: Call, statement: CreateTableFrom) -> Outcome:
     notices = await create_table.create_table(
         call.world, statement, call.text, call.session, asked_by=call.asked_by, gone=gone
     )
+    return await call.made("CREATE_TABLE", statement.name, notices)
+
+
+def _of_lake(statement: CreateLakeTable) -> Role:
+    """Return the role. The author of a table chooses the host to which its secrets are sent."""
+    return Role.ADMIN if statement.secrets else Role.OPERATOR
+
+
+@handles(CreateLakeTable, needs=_of_lake)
+async def _create_in_lake(call: Call, statement: CreateLakeTable) -> Outcome:
+    gone = call.gone_from(if_not_exists=statement.if_not_exists)
+    notices = await create_lake_table(call.world, statement, call.text, call.session, asked_by=call.asked_by, gone=gone)
     return await call.made("CREATE_TABLE", statement.name, notices)

@@ -54,7 +54,8 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
     stages = stages_of(plan)
     staged = () if plan.projects and all(verify_reason(one) is None for one in stages) else stages
     constant = found.kind is RelationKind.MATERIALIZED_VIEW and not plan.table_scans
-    if engine is Engine.STORE or ((staged or constant) and engine is None):
+    lake = any(one.lake is not None for _, computing in plan.staged for one in computing.reads)
+    if engine is Engine.STORE or ((staged or constant) and engine is None and not lake):
         return await _said_stale(world, found, await by_store.compare(world, found))
     check_verifiable(found.name, staged, created=found.state is JobState.CREATED)
     if found.kind is RelationKind.TABLE:
@@ -74,7 +75,7 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
         answer = await _by_spark(world, found, request, f"verify {asked}")
     except Invalid:
         # A value that Spark does not hold, and Postgres does.
-        if engine is not None or found.state is not JobState.CREATED:
+        if engine is not None or lake or found.state is not JobState.CREATED:
             raise
         answer = await by_store.compare(world, found)
     return await _said_stale(world, found, answer)

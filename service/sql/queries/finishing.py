@@ -74,11 +74,12 @@ def _planned(
 def _distribution(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[str, ...]:
     """Return the columns that decide the vnode of a row: the whole key, by which the row may be looked up.
 
-    Without any it is the vnode of the driver's row, whose key is then the same.
+    Without any it is the vnode of the driver's row, whose key is then the same. Rows of a lake have none.
     """
     driver = relations[draft.joins[0].inputs[0].relation]
     names = tuple(part.name for part in draft.key)
-    return draft.distribution or (names if len(names) > len(driver.key) else ())
+    apart = driver.lake is not None or len(names) > len(driver.key)
+    return draft.distribution or (names if apart else ())
 
 
 def _described(draft: Draft, grouping: Grouping, relations: Mapping[RelationId, Relation]) -> str:

@@ -85,6 +85,11 @@ def parse_follow(
     if_not_exists: bool,
 ) -> CreateTableFrom:
     """Parse the clauses after the columns, INCLUDE, WITH and FROM, each at most once. Raises Invalid."""
+    if columns is None and key:
+        message = (
+            "the key of a table that follows another one is that of the other: leave PRIMARY KEY out, or name columns"
+        )
+        raise Invalid(message, position=cursor.token.position)
     behind = _Behind()
     while cursor.token.kind is not TokenKind.END:
         _clause(cursor, behind)

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from service.domain.connectors import SOURCES, check_connector
+from service.domain.connectors import TABLES, check_connector
 from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.ids import RelationId
 from service.protocol.relation import ROW_ID, VNODE_COUNT_DEFAULT, Relation, RelationKind
 from service.sql.statements.follow import CreateTableFrom, follows, parse_follow
+from service.sql.statements.lake import CreateLakeTable, is_in_place, parse_lake
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import Cursor, checked_column
 from service.sql.text.options import connector_of, read_options, unexpected_options, vnode_count
@@ -79,17 +80,18 @@ class _Table:
     keyed: bool = False
 
 
-def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
+def _create(cursor: Cursor) -> CreateTable | CreateTableFrom | CreateLakeTable:
     # The rest of the statement is that of its connector.
-    check_connector(connector_of(cursor.rest), SOURCES)
+    check_connector(connector_of(cursor.rest), TABLES)
     if_not_exists = cursor.accept("if", "not", "exists")
     name, table = cursor.relation(), _Table()
     if cursor.token.is_word("as"):
         raise Invalid("CREATE TABLE AS is not supported: create the table, then INSERT", position=cursor.token.position)
     cursor.expect_symbol("(")
     if cursor.accept_symbol("*"):
-        cursor.expect_symbol(")")
-        return parse_follow(cursor, name, None, (), if_not_exists=if_not_exists)
+        key = _key_behind_all(cursor)
+        parse = parse_lake if is_in_place(cursor.rest) else parse_follow
+        return parse(cursor, name, None, key, if_not_exists=if_not_exists)
     _element(cursor, table)
     while cursor.accept_symbol(","):
         _element(cursor, table)
@@ -97,6 +99,13 @@ def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
     if follows(cursor):
         _check_followed(table)
         return parse_follow(cursor, name, *_keyed(table), if_not_exists=if_not_exists)
+    if is_in_place(cursor.rest):
+        return parse_lake(cursor, name, *_keyed(table), if_not_exists=if_not_exists)
+    return _of_rows(cursor, name, table, if_not_exists=if_not_exists)
+
+
+def _of_rows(cursor: Cursor, name: str, table: _Table, *, if_not_exists: bool) -> CreateTable:
+    """Parse the rest of a table that stores rows. Raises Invalid."""
     given = read_options(cursor, known=None) if cursor.accept("with") else {}
     size = given.pop("vnode_count", None)
     if given and "connector" not in given:
@@ -108,6 +117,17 @@ def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
     columns, key = _keyed(table)
     options = {option.name: option.string() for option in given.values()} if given else None
     return CreateTable(name, columns, key, if_not_exists, None if size is None else vnode_count(size), options)
+
+
+def _key_behind_all(cursor: Cursor) -> tuple[KeyColumn, ...]:
+    """Read what may follow `*` in the parentheses: a PRIMARY KEY of columns that are not known here."""
+    table = _Table()
+    if cursor.accept_symbol(","):
+        if not cursor.token.is_word("primary"):
+            raise syntax_error(cursor.token)
+        _element(cursor, table)
+    cursor.expect_symbol(")")
+    return tuple(part for part, _ in table.key)
 
 
 def parse_add_column(cursor: Cursor, name: str) -> AddColumn:

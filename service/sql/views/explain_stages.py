@@ -8,7 +8,7 @@ from service.domain.strategy import Strategy
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 from service.protocol.stage import Engine, Input, Join, JoinKind, LookupIndex, Stage
-from service.protocol.stage_spark import engine_of
+from service.protocol.stage_spark import engine_of, lake_reason
 from service.sql.views.backfill_order import Edges
 from service.sql.views.explain import engines
 from service.sql.views.explain_costs import Known, costs, index_state, rows_of, warnings
@@ -101,7 +101,9 @@ def _stage(
 ) -> Iterator[str]:
     branch, margin = ("└─", "    ") if last else ("├─", "│   ")
     stage, arranged = one.stage, one.arranged
-    engine, why = (Engine.STORE, WHY_STORE) if arranged else engine_of(stage, store_engine=True)
+    read = (relations[each.relation] for each in stage.inputs)
+    lakes = [each.name for each in read if each.lake is not None]
+    engine, why = (Engine.STORE, WHY_STORE) if arranged else engine_of(stage, lake_reason(lakes))
     facts = [
         f"stage: {number}",
         f"target: {one.target.name}",

@@ -245,7 +245,9 @@ def test_the_engine_follows_the_choice_the_format_and_what_spark_can() -> None:
     able, unable = planned(0), CASES[0].stage
 
     def chosen(stage: Stage, choice: EngineChoice, *, store_engine: bool) -> Engine | None:
-        return engine_of(stage.model_copy(update={"engine": choice}), store_engine=store_engine)[0]
+        return engine_of(
+            stage.model_copy(update={"engine": choice}), None if store_engine else "the table format has no engine"
+        )[0]
 
     auto, spark, store = EngineChoice
     assert chosen(able, auto, store_engine=True) is None
@@ -255,7 +257,7 @@ def test_the_engine_follows_the_choice_the_format_and_what_spark_can() -> None:
     assert chosen(able, store, store_engine=False) is Engine.SPARK
     assert chosen(unable, spark, store_engine=True) is Engine.STORE
     assert chosen(unable, auto, store_engine=True) is Engine.STORE
-    assert "planned without Spark" in engine_of(unable, store_engine=True)[1]
+    assert "planned without Spark" in engine_of(unable, None)[1]
 
 
 def test_a_session_that_asks_spark_for_more_than_it_can_is_refused() -> None:

@@ -10,9 +10,10 @@ import pytest
 from typing_extensions import override
 
 from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.connector import Connector
 from service.protocol.constant import of_rows
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId
-from service.protocol.plan import ActorPlan, Connector, PositionState, SplitScanPlan
+from service.protocol.plan import ActorPlan, PositionState, SplitScanPlan
 from service.protocol.report import ActorReport
 from tests.support.state_store import relation
 from workers.backfill.scan import ScanState

@@ -1,0 +1,92 @@
+"""Run CREATE TABLE of a table that is read in place: a worker looks at it, and the first epoch has its version."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from service.domain.connectors import checked_in_place
+from service.domain.errors import Invalid
+from service.domain.parallelism import asked_vnodes
+from service.operations.asking import ask
+from service.operations.jobs import lifecycle
+from service.operations.leaving import Gone
+from service.operations.naming import named
+from service.operations.sources.secrets import value as secret_value
+from service.operations.world import Context, World
+from service.ports.audit import Asker
+from service.ports.records import NewJob, NewSplitScan
+from service.protocol.connector import Connector
+from service.protocol.delta_source import FIRST, chosen_columns, delta_columns
+from service.protocol.ids import JobId, RequestId
+from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
+from service.protocol.request import DescribeTable, TableDescribed
+from service.sql.statements.lake import CreateLakeTable
+from service.sql.statements.tables import UNBOUND
+
+LOOK_WAIT: Final = timedelta(minutes=1)
+
+
+async def create_lake_table(
+    world: World,
+    statement: CreateLakeTable,
+    text: str,
+    session: Mapping[str, str],
+    *,
+    asked_by: Asker,
+    gone: Gone | None = None,
+) -> tuple[str, ...]:
+    """Create a table that is read in place, wait until views can read it, and return notices.
+
+    Raises Invalid with a position, NotFound, Conflict, Unavailable.
+    """
+    job = await _taken(world, statement)
+    if job is None:
+        new = await _planned(world, statement, text, session)
+        made = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
+        if not made.existed:
+            await lifecycle.created(world, made.job, gone=gone)
+            return ()
+        job = made.job
+    await lifecycle.finished(world, job, gone=gone)
+    return (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',)
+
+
+async def _taken(world: Context, statement: CreateLakeTable) -> JobId | None:
+    """Return the job of the table that IF NOT EXISTS finds, or None if the name is free. Raises Conflict otherwise."""
+    async with world.stores.begin() as tx:
+        found = await named(tx, statement.name)
+    if found is None:
+        return None
+    if statement.if_not_exists and found.kind is RelationKind.TABLE and found.entry is not None:
+        return found.entry.job
+    raise found.taken
+
+
+async def _planned(world: World, statement: CreateLakeTable, text: str, session: Mapping[str, str]) -> NewJob:
+    """Return the job of the table. Raises Invalid and NotFound, with positions, and Unavailable."""
+    try:
+        connector = checked_in_place(statement.options, statement.secrets)
+    except Invalid as error:
+        raise Invalid(error.message, position=statement.positions.get(error.pointer or "")) from None
+    for option, name in statement.secrets.items():
+        await secret_value(world, name, position=statement.positions.get(option))
+    found = await ask(world, DescribeTable(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
+    assert isinstance(found, TableDescribed), found
+    key = [part.name for part in statement.key]
+    try:
+        columns = chosen_columns(delta_columns(found.table_schema), statement.columns, key)
+    except ValueError as error:
+        raise Invalid(str(error), position=statement.position) from None
+    relation = Relation(
+        id=UNBOUND,
+        name=statement.name,
+        kind=RelationKind.TABLE,
+        columns=columns,
+        key=statement.key,
+        vnode_count=asked_vnodes(statement.vnode_count, session) or VNODE_COUNT_DEFAULT,
+    )
+    options = {**connector.options, FIRST: str(found.version)}
+    begun = Connector(name=connector.name, options=options, secrets=connector.secrets)
+    # One actor looks at the versions of the table. It is its only split.
+    scan = NewSplitScan(actors=(((0, 0),),), connector=begun)
+    return NewJob(relation, text, background=False, fragments=(scan,))

@@ -1,0 +1,78 @@
+"""CREATE TABLE .. WITH (connector = 'deltalake'): a table of a lake that is read in place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from service.domain.connectors import IN_PLACE
+from service.domain.errors import Invalid
+from service.protocol.columns import Column, KeyColumn
+from service.sql.statements.statement import Statement
+from service.sql.text.cursor import Cursor
+from service.sql.text.options import connector_of, discreet, read_options, vnode_count
+from service.sql.text.tokens import Token
+
+_NO_KEY: Final = (
+    "a table that is read in place needs a PRIMARY KEY, by which its changes are told apart: (*, PRIMARY KEY (id))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLakeTable(Statement):
+    """CREATE TABLE of a table that is read in place. `columns` is None for `*`: all that the other table has.
+
+    `secrets` are options whose values are secrets, with the names of these. `positions` are those of the values, and
+    `position` is that of the name.
+    """
+
+    name: str
+    columns: tuple[Column, ...] | None
+    key: tuple[KeyColumn, ...]
+    options: Mapping[str, str]
+    if_not_exists: bool = False
+    vnode_count: int | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
+    positions: Mapping[str, int] = field(default_factory=dict[str, int])
+    position: int | None = None
+
+
+def is_in_place(tokens: Sequence[Token]) -> bool:
+    """Whether the rest of a statement names a connector whose tables are read in place."""
+    named = connector_of(tokens)
+    return named is not None and named[0] in IN_PLACE
+
+
+def parse_lake(
+    cursor: Cursor,
+    name: str,
+    columns: tuple[Column, ...] | None,
+    key: tuple[KeyColumn, ...],
+    *,
+    if_not_exists: bool,
+) -> CreateLakeTable:
+    """Parse the options behind the columns. Raises Invalid."""
+    position = cursor.token.position
+    if not key:
+        raise Invalid(_NO_KEY, position=position)
+    for column in columns or ():
+        if column.default is not None or column.length is not None:
+            what = "DEFAULT" if column.default is not None else f"varchar({column.length})"
+            raise Invalid(
+                f'{what} is not supported for "{column.name}": its values are read in place', position=position
+            )
+    with discreet(cursor):
+        cursor.expect("with")
+        given = read_options(cursor, known=None)
+        cursor.expect_end()
+        size = given.pop("vnode_count", None)
+        return CreateLakeTable(
+            name,
+            columns,
+            key,
+            {option.name: option.string() for option in given.values() if option.secret is None},
+            if_not_exists,
+            None if size is None else vnode_count(size),
+            {option.name: option.secret for option in given.values() if option.secret is not None},
+            {option.name: option.position for option in given.values()},
+            position,
+        )

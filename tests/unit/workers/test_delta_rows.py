@@ -1,0 +1,200 @@
+"""Delta tables that are read in place: pages and changes, against what delta-rs itself reads of each version."""
+
+import random
+import zipfile
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.delta import DeltaPlace
+from service.protocol.delta_source import chosen_columns, delta_columns
+from service.protocol.ids import RelationId
+from service.protocol.relation import Relation, RelationKind
+from workers.backfill.positions import Positions, pages
+from workers.connectors import delta_rows
+from workers.connectors.delta_log import Watch, describe
+from workers.connectors.delta_rows import changes_of, page_of
+from workers.connectors.port import RefusedRowError, RefusedTableError
+from workers.state_store.port import CLOSE, VNODE
+
+MARKED: Final = Path(__file__).parents[2] / "support" / "data" / "delta_marked.zip"
+"""A table of Spark with deletion vectors: INSERT, DELETE, UPDATE, MERGE, OPTIMIZE, DELETE, RESTORE, a new column."""
+VNODES: Final = 8
+Row = tuple[Any, ...]
+
+
+def relation_of(location: Path, columns: Sequence[Column] | None = None) -> Relation:
+    shape = describe({"location": str(location)})
+    chosen = chosen_columns(delta_columns(shape.schema), columns, ["id"])
+    key = (KeyColumn(name="id"),)
+    return Relation(id=RelationId(5), name="t", kind=RelationKind.TABLE, columns=chosen, key=key, vnode_count=VNODES)
+
+
+def place(location: Path) -> DeltaPlace:
+    return DeltaPlace(location=str(location))
+
+
+def tuples(relation: Relation, rows: pa.Table | pa.RecordBatch) -> list[Row]:
+    """Return rows with numbers as texts, as they travel."""
+
+    def shown(value: Any) -> Any:
+        return str(value) if isinstance(value, Decimal) else tuple(value) if isinstance(value, list) else value
+
+    names = [column.name for column in relation.columns]
+    return [tuple(shown(row.get(name)) for name in names) for row in rows.to_pylist()]
+
+
+def there(relation: Relation, location: Path, version: int) -> list[Row]:
+    """Return what delta-rs reads."""
+    return sorted(tuples(relation, pa.table(DeltaTable(location, version=version).scan())), key=repr)
+
+
+def paged(relation: Relation, location: Path, version: int, size: int, permits: int | None) -> list[Row]:
+    """Return all rows, read in pages. With `permits` each call reads so many, as in an epoch with a limit."""
+    positions = Positions(((0, VNODES - 1),), block_vnodes=4)
+    found: list[Row] = []
+    while not positions.completed:
+        before = positions.rows
+        read = pages(
+            positions,
+            lambda block, wanted: page_of(place(location), relation, version, block, size=wanted),
+            page_rows=lambda: size,
+            permits=permits,
+            more_time=lambda: True,
+        )
+        for page in read:
+            for batch in page.batches:
+                assert batch.schema.names[0] == VNODE
+                found += tuples(relation, batch)
+        assert permits is None or positions.rows - before <= permits
+    assert positions.rows == len(found)
+    return sorted(found, key=repr)
+
+
+def check_pages(relation: Relation, location: Path, version: int) -> None:
+    wanted = there(relation, location, version)
+    assert paged(relation, location, version, 1000, None) == wanted
+    assert paged(relation, location, version, 3, None) == wanted
+    assert paged(relation, location, version, 5, 7) == wanted
+
+
+def check_changes(relation: Relation, location: Path, after: int, upto: int) -> None:
+    """Applied to the rows before, the changes give the rows after. What they end was there."""
+    key = relation.columns.index(relation.column("id"))
+    rows = {row[key]: row for row in there(relation, location, after)}
+    for operation, batch in changes_of(place(location), relation, after, upto):
+        for row in tuples(relation, batch):
+            if operation == CLOSE:
+                assert rows.pop(row[key]) == row
+            else:
+                assert row[key] not in rows
+                rows[row[key]] = row
+    assert sorted(rows.values(), key=repr) == there(relation, location, upto)
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Path:
+    with zipfile.ZipFile(MARKED) as archive:
+        archive.extractall(tmp_path / "marked")
+    return tmp_path / "marked"
+
+
+def test_a_table_of_spark_with_marked_rows_is_read_at_each_version(marked: Path) -> None:
+    relation = relation_of(marked)
+    newest = DeltaTable(marked).version()
+    for version in range(newest + 1):
+        check_pages(relation, marked, version)
+    for after in range(newest):
+        for upto in range(after + 1, newest + 1):
+            check_changes(relation, marked, after, upto)
+
+
+def made(ids: Sequence[int], draw: random.Random) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "city": pa.array([draw.choice(["O slo", "Ber/gen", "é%25", None]) for _ in ids]),
+            "day": pa.array([draw.choice([None, 19_000, 20_000]) for _ in ids], pa.date32()),
+            "amount": pa.array([Decimal(draw.randrange(-500, 500)).scaleb(-2) for _ in ids], pa.decimal128(10, 2)),
+            "at": pa.array([draw.randrange(2**50) for _ in ids], pa.timestamp("us", "UTC")),
+            "small": pa.array([draw.randrange(100) for _ in ids], pa.int8()),
+            "tags": pa.array([["a", str(one)] if one % 2 else None for one in ids], pa.list_(pa.string())),
+        }
+    )
+
+
+@pytest.mark.parametrize("fed", [True, False])
+@pytest.mark.parametrize("parts", [[], ["city"], ["city", "day"]])
+def test_random_commits_are_read_at_each_version(
+    tmp_path: Path, fed: bool, parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_rows, "PIECE_ROWS", 7)
+    draw, location = random.Random(f"{fed}{parts}"), tmp_path / "t"
+    configuration = {"delta.enableChangeDataFeed": "true"} if fed else {}
+    write_deltalake(location, made(range(40), draw), partition_by=parts or None, configuration=configuration)
+    for turn in range(8):
+        table, low = DeltaTable(location), draw.randrange(60)
+        match draw.choice(["append", "update", "delete", "merge", "compact"]):
+            case "append":
+                write_deltalake(location, made(range(100 + 10 * turn, 105 + 10 * turn), draw), mode="append")
+            case "update":
+                table.update(updates={"amount": "amount + 1"}, predicate=f"id >= {low} and id < {low + 9}")
+            case "delete":
+                table.delete(f"id >= {low} and id < {low + 4}")
+            case "compact":
+                table.optimize.compact()
+            case _:
+                source = made(range(low, low + 8), draw)
+                merge = table.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
+                merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    relation, newest = relation_of(location), DeltaTable(location).version()
+    for version in range(newest + 1):
+        check_pages(relation, location, version)
+    for after in range(newest):
+        check_changes(relation, location, after, newest)
+        check_changes(relation, location, after, after + 1)
+
+
+def test_a_watch_goes_as_far_as_the_columns_stay(tmp_path: Path) -> None:
+    location, draw = tmp_path / "t", random.Random(1)
+    write_deltalake(location, made(range(3), draw))
+    relation = relation_of(location, [Column(name="id", type=ColumnType.parse("bigint"))])
+    watch = Watch(place(location), relation, 0)
+    write_deltalake(location, made(range(3, 6), draw), mode="append")
+    wider = made(range(6, 8), draw).append_column("more", pa.array([1, 2]))
+    write_deltalake(location, wider, mode="append", schema_mode="merge")
+    watch.look()
+    assert (watch.newest, watch.broken) == (2, None)
+    write_deltalake(location, pa.table({"id": ["x"]}), mode="overwrite", schema_mode="overwrite")
+    watch.look()
+    assert watch.newest == 2
+    assert watch.broken == 'version 3: column "id" was bigint, and is text'
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+    location = tmp_path / "t"
+    with pytest.raises(RefusedTableError, match="there is no Delta table at"):
+        describe({"location": str(location)})
+    write_deltalake(location, pa.table({"id": pa.array([1, None], pa.int64())}))
+    relation = relation_of(location)
+    with pytest.raises(RefusedRowError, match='column "id" of the primary key is NULL'):
+        paged(relation, location, 0, 10, None)
+    for file in location.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(RefusedTableError, match="VACUUM has removed"):
+        paged(relation, location, 0, 10, None)
+    with pytest.raises(RefusedTableError, match="version 7 is no longer in the log"):
+        list(changes_of(place(location), relation, 6, 7))
+    nested = tmp_path / "nested"
+    write_deltalake(nested, pa.table({"id": [1], "where": [{"x": 1}]}))
+    with pytest.raises(ValueError, match=r'column "where" is a struct, .* Name the others instead'):
+        relation_of(nested)
+    assert [one.name for one in relation_of(nested, [Column(name="id", type=ColumnType.parse("bigint"))]).columns]
+    with pytest.raises(ValueError, match='column "id" is bigint in the Delta table, not text'):
+        relation_of(nested, [Column(name="id", type=ColumnType.parse("text"))])

@@ -1,0 +1,184 @@
+"""The log of a Delta table that is read in place: what a table is, its next versions, and the files of a commit.
+
+A version is followed as soon as it is there. The columns that the table had when it was made have to stay; files may be
+added, removed and marked in any way. Next: `workers.connectors.delta_rows`, which reads the files.
+"""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+import structlog
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from service.protocol.delta import DeltaPlace
+from service.protocol.delta_source import delta_columns, source_place
+from service.protocol.relation import Relation
+from workers.connectors.delta_files import Files, delta_table, in_a_line
+from workers.connectors.port import RefusedTableError, TableShape
+
+log = structlog.get_logger(__name__)
+POLL_SECONDS: Final = 1.0
+"""How often a table is looked at for a new version."""
+_READ: Final = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "v2Checkpoint", "columnMapping"})
+"""The features of Delta with which tables can be read, columnMapping as long as it is not used."""
+_MAPPING: Final = "delta.columnMapping.mode"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of rows: its path in the table, the values of its partition as Delta's texts, and whether rows of it are
+    marked as deleted.
+    """
+
+    path: str
+    values: Mapping[str, str | None]
+    marked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a version has changed. With `changes`, files of rows that say themselves what became of them, the others
+    need not be read.
+    """
+
+    changes: tuple[DataFile, ...]
+    added: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+
+
+def describe(options: Mapping[str, str]) -> TableShape:
+    """Return what a table is now. Raises RefusedTableError with the reason if it cannot be read in place."""
+    place = source_place(options)
+    try:
+        with in_a_line():
+            table = delta_table(place)
+            _check_protocol(list(table.protocol().reader_features or ()))
+            _check_mapping(table.metadata().configuration)
+            return TableShape(table.version(), table.schema().to_json())
+    except TableNotFoundError:
+        raise RefusedTableError(f"there is no Delta table at {place.location}, as the worker sees it") from None
+    except (OSError, DeltaError) as error:
+        raise RefusedTableError(f"{place.location} cannot be read by the worker: {error}") from error
+
+
+def commit_of(files: Files, version: int) -> Commit:
+    """Return what a version has changed. Raises RefusedTableError if it is no longer in the log."""
+    changes: list[DataFile] = []
+    added: list[DataFile] = []
+    removed: list[DataFile] = []
+    for action in _actions(files, version):
+        if (one := action.get("cdc")) is not None:
+            changes.append(_file(one))
+        elif (one := action.get("add")) is not None and one.get("dataChange", True):
+            added.append(_file(one))
+        elif (one := action.get("remove")) is not None and one.get("dataChange", True):
+            removed.append(_file(one))
+    return Commit(tuple(changes), tuple(added), tuple(removed))
+
+
+def _file(action: Mapping[str, Any]) -> DataFile:
+    return DataFile(
+        unquote(action["path"]), action.get("partitionValues") or {}, action.get("deletionVector") is not None
+    )
+
+
+def _name(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
+
+
+def _actions(files: Files, version: int) -> list[dict[str, Any]]:
+    try:
+        text = files.read(_name(version)).decode()
+    except FileNotFoundError:
+        raise RefusedTableError(
+            f"version {version} is no longer in the log of the Delta table: its changes cannot be read"
+        ) from None
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _check_protocol(features: Sequence[str]) -> None:
+    if unknown := sorted(set(features) - _READ):
+        raise RefusedTableError(f"the Delta table has the feature {unknown[0]}, which cannot be read in place")
+
+
+def _check_mapping(configuration: Mapping[str, str | None]) -> None:
+    mode = configuration.get(_MAPPING) or "none"
+    if mode != "none":
+        raise RefusedTableError(f"the Delta table maps its columns by {mode}, and cannot be read in place")
+
+
+@dataclass
+class Watch:
+    """Looks for new versions of a table in a thread of its own, so that no barrier waits for its storage.
+
+    `newest` is the last version up to which the table can be followed. `broken` is why it cannot be followed further.
+    """
+
+    place: DeltaPlace
+    relation: Relation
+    newest: int
+    broken: str | None = None
+    waiting: str | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        """Begin to look."""
+        threading.Thread(target=self._run, daemon=True, name=f"lake-{self.relation.id}").start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def look(self) -> None:
+        """Go to the newest version that can be followed. Raises OSError if the storage is away."""
+        files = Files.of(self.place)
+        while self.broken is None and not self._ended.is_set() and files.there(_name(self.newest + 1)):
+            try:
+                self._check(files, self.newest + 1)
+            except RefusedTableError as error:
+                self.broken = f"version {self.newest + 1}: {error}"
+            else:
+                self.newest += 1
+
+    def _run(self) -> None:
+        while self.broken is None and not self._ended.wait(POLL_SECONDS):
+            try:
+                self.look()
+            except OSError as error:
+                if self.waiting is None:
+                    log.warning("lake.away", relation=self.relation.name, error=str(error))
+                self.waiting = str(error)
+            else:
+                self.waiting = None
+
+    def _check(self, files: Files, version: int) -> None:
+        for action in _actions(files, version):
+            if (protocol := action.get("protocol")) is not None:
+                _check_protocol(protocol.get("readerFeatures") or ())
+            if (metadata := action.get("metaData")) is not None:
+                _check_mapping(metadata.get("configuration") or {})
+                self._check_columns(metadata["schemaString"])
+
+    def _check_columns(self, schema: str) -> None:
+        there = delta_columns(schema)
+        types = {one.name: one.type for one in there.columns}
+        for column in self.relation.columns:
+            if column.name not in types:
+                how = there.refused.get(column.name, "is gone")
+                raise RefusedTableError(f'column "{column.name}" {how}')
+            if types[column.name] != column.type:
+                raise RefusedTableError(f'column "{column.name}" was {column.type}, and is {types[column.name]}')
+
+
+def opened(place: DeltaPlace, version: int) -> DeltaTable:
+    """Return the table in a version. Raises RefusedTableError if its log no longer has it."""
+    try:
+        with in_a_line():
+            return delta_table(place, version)
+    except DeltaError as error:
+        raise RefusedTableError(f"version {version} of {place.location} cannot be read: {error}") from error

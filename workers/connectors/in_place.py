@@ -1,0 +1,123 @@
+"""A versioned store some of whose relations lie in a lake, and are read there in place.
+
+The store has the version of such a table at each epoch (`service.protocol.relation.versions_of`). Whatever reads a
+relation at an epoch, or its changes between two, so reads the table at a version, or between two.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from service.protocol.delta import DeltaPlace
+from service.protocol.delta_source import FIRST, source_place
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.relation import PLACE, VERSION, Relation, versions, versions_of
+from service.protocol.table_format import POSTGRES
+from service.protocol.vnodes import Runs
+from workers.backfill.positions import Block, PageSize, Span
+from workers.backfill.stages import BoundStage
+from workers.connectors.delta_rows import changes_of, page_of, snapshot_of
+from workers.connectors.kinds import SecretOf, options_of
+from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, CopyingStore, StageSession, Written
+
+_FEW: Final = PageSize(10, exact=False)
+
+
+def located(relation: Relation, secret_of: SecretOf) -> Relation:
+    """Return a relation with the values of the secrets by which its lake is reached. They are stored nowhere."""
+    if relation.lake is None or not relation.lake.secrets:
+        return relation
+    lake = relation.lake.model_copy(update={"options": options_of(relation.lake, secret_of), "secrets": {}})
+    return relation.model_copy(update={"lake": lake})
+
+
+def place_of(relation: Relation) -> DeltaPlace:
+    """Return where a relation of a lake lies."""
+    assert relation.lake is not None
+    return source_place(relation.lake.options)
+
+
+def first_version(relation: Relation) -> int:
+    """Return the version with which a relation of a lake begins."""
+    assert relation.lake is not None
+    return int(relation.lake.options[FIRST])
+
+
+def version_row(version: int, before: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield what replaces the version of a table in the state store."""
+    for operation, number in ((CLOSE, before), (LIVE, version)):
+        if number is not None:
+            columns = {
+                OPERATION: pa.array([operation], pa.int8()),
+                VNODE: pa.array([0], pa.int16()),
+                PLACE: pa.array([0], pa.int64()),
+                VERSION: pa.array([number], pa.int64()),
+            }
+            yield pa.RecordBatch.from_pydict(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStore:
+    """A `CopyingStore`: each relation lies in the state store, `inner`, or in a lake."""
+
+    capabilities: ClassVar = POSTGRES
+    inner: CopyingStore
+
+    def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
+        """See `VersionedStore`."""
+        if relation.lake is None:
+            return self.inner.read_page(relation, block, at=at, size=size)
+        return page_of(place_of(relation), relation, _version(self.inner, relation, at), block, size=size)
+
+    def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
+        """See `VersionedStore`. The log of a table in a lake may know of fewer rows than there are."""
+        if relation.lake is None:
+            return self.inner.has_rows(relation, count, at=at)
+        version = _version(self.inner, relation, at)
+        return version is not None and snapshot_of(place_of(relation), version).rows >= count
+
+    def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
+        """See `VersionedStore`."""
+        return self.inner.changed(_kept(relation), after=after, upto=upto)
+
+    def read_changes(
+        self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """See `VersionedStore`. Changes in a lake have no vnode, so all of them are read, whatever `runs` says."""
+        if relation.lake is None:
+            return self.inner.read_changes(relation, after=after, upto=upto, runs=runs)
+        version = _version(self.inner, relation, upto)
+        if version is None or not any(first == 0 for first, _ in runs):
+            return iter(())
+        return changes_of(place_of(relation), relation, _version(self.inner, relation, after), version)
+
+    def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
+        """See `VersionedStore`."""
+        return self.inner.write(relation, epoch, rows)
+
+    def staging(
+        self, bound: BoundStage, epoch: Epoch, *, allowed_seconds: float | None = None
+    ) -> AbstractContextManager[StageSession]:
+        """See `CopyingStore`."""
+        return self.inner.staging(bound, epoch, allowed_seconds=allowed_seconds)
+
+
+def _kept(relation: Relation) -> Relation:
+    """Return what the state store has of a relation."""
+    return relation if relation.lake is None else versions_of(relation)
+
+
+def _version(store: CopyingStore, relation: Relation, at: Epoch) -> int | None:
+    return _version_at(store, relation.id, relation.name, at)
+
+
+# What an epoch has that was committed does not change. A task reads many pages of it.
+@lru_cache(maxsize=64)
+def _version_at(store: CopyingStore, relation: RelationId, name: str, at: Epoch) -> int | None:
+    page = store.read_page(versions(relation, name), (Span(0),), at=at, size=_FEW)
+    found: list[Any] = [one for batch in page.batches for one in batch.column(VERSION).to_pylist()]
+    return found[0] if found else None

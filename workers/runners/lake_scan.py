@@ -1,0 +1,110 @@
+"""Follow a table of a lake that is read in place: each epoch has the newest version that is known.
+
+The state store gets the version at the epoch, and nothing else: the rows stay where they are. The fragment's position
+is the version, so it is stored with the epoch. A thread looks for versions, and no barrier waits for it. A table that
+cannot be followed any further fails its job with the reason. Next: `workers.connectors.in_place`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from service.protocol.ids import JobId, RelationId, Vnode
+from service.protocol.plan import FragmentPlan, JobPlan, PositionState, SplitScanPlan, VnodePosition
+from service.protocol.relation import versions_of
+from service.protocol.report import FragmentReport
+from workers.backfill.scan import ScanState
+from workers.connectors.delta_log import Watch
+from workers.connectors.in_place import first_version, located, place_of, version_row
+from workers.connectors.kinds import SecretOf
+from workers.connectors.port import RefusedTableError
+from workers.runners.failure import JobFailedError
+from workers.runners.history import HistoryScan
+from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
+from workers.runners.split_scan import SplitOutcome
+
+
+@dataclass(kw_only=True)
+class LakeScan(HistoryScan):
+    """One table while it is followed: a `FragmentRunner`."""
+
+    watch_of: Callable[[int], Watch]
+    """Makes what looks for versions after one."""
+    watch: Watch | None = None
+    settled: bool = True
+    """Its versions are in the database graph, where no change log is replayed."""
+
+    @classmethod
+    def join(
+        cls,
+        secret_of: SecretOf,
+        _runners: Mapping[Place, FragmentRunner],
+        job: JobPlan,
+        fragment: FragmentPlan,
+        now: float,
+    ) -> "LakeScan":
+        """Build a scan from its plan."""
+        assert isinstance(fragment, SplitScanPlan)
+        relation = job.relation
+
+        def watch_of(version: int) -> Watch:
+            return Watch(place_of(located(relation, secret_of)), relation, version)
+
+        return cls(job.id, relation, ScanState.of(fragment, now=now), watch_of=watch_of)
+
+    @property
+    def place(self) -> Place:
+        """The place of its table among what is written before it is read."""
+        return Phase.SOURCE, self.target.id, self.state.id
+
+    @property
+    def reads(self) -> Collection[RelationId]:
+        """Nothing of the graph."""
+        return ()
+
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Return False: it runs before all that read its table."""
+        del epoch
+        return False
+
+    def replan(self) -> None:
+        """Do nothing: no plan depends on the actors."""
+
+    def end(self) -> None:
+        """Look for versions no more."""
+        if self.watch is not None:
+            self.watch.end()
+
+    def stop(self, jobs: Sequence[JobId]) -> bool:
+        """Return whether its job is among `jobs`, and then look for versions no more."""
+        if stopped := self.job in jobs:
+            self.end()
+        return stopped
+
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        """Go to the newest known version. Raises JobFailedError if the table cannot be followed further."""
+        known = self.state.actors[0].positions.by_vnode.get(Vnode(0))
+        before = None if known is None or known.key is None else int(known.key[0] or 0)
+        try:
+            newest = self._newest(before)
+            if newest == before:
+                return self.reports({}, finishing=False, forwarded=lambda _: 0)
+            epoch.stores.versioned.write(versions_of(self.target), epoch.barrier.curr, version_row(newest, before))
+        except Exception as error:
+            raise JobFailedError(self.job, error, target=self.target, upstream=self.target, computing=False) from error
+        epoch.wrote(self.target.id, inserted=1, ended=0 if before is None else 1)
+        versions = 1 + (0 if known is None else known.rows)
+        at = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=(str(newest),), rows=versions)
+        outcome = SplitOutcome(0, {0: at}, snapshot_rows=1)
+        self.advance([outcome])
+        return self.reports({0: outcome}, finishing=False, forwarded=lambda _: 0)
+
+    def _newest(self, before: int | None) -> int:
+        """Return the newest version. The first epoch has the one that the table was made with."""
+        if before is None:
+            return first_version(self.target)
+        if self.watch is None:
+            self.watch = self.watch_of(before)
+            self.watch.start()
+        if self.watch.broken is not None and self.watch.newest == before:
+            raise RefusedTableError(self.watch.broken)
+        return self.watch.newest
