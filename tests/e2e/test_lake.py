@@ -37,6 +37,13 @@ def rows(first: int, count: int, city: str = "Oslo") -> pa.Table:
     )
 
 
+def in_delta(location: Path) -> list[tuple[object, ...]]:
+    """Return all rows of a Delta table, as delta-rs reads them and a SELECT shows them."""
+    read = DeltaTable(location).to_pyarrow_table().to_pylist()
+    shown = (tuple(str(one) if isinstance(one, Decimal) else one for one in row.values()) for row in read)
+    return sorted(shown, key=repr)
+
+
 def mirrored(service: Service, location: Path) -> None:
     """Give the table `mirror` the rows that the Delta table has now."""
     service.run("DELETE FROM mirror")
@@ -96,3 +103,43 @@ def test_i3_i12_views_over_a_delta_table_follow_it_over_kills(service: Service, 
     assert "two rows of twice have one key: (_vnode, id, _from)=(" in str(refused)
     service.run("DROP TABLE twice")
     assert service.stored("SELECT count(*) FROM pg_class WHERE relname ~ '^t_[0-9]+$'") == [(2,)]
+
+
+SINKS: Final = {
+    "joined": ("SELECT s.id, s.amount, c.name FROM {sales} s JOIN cities c ON c.city = s.city", "id"),
+    "firsts": (VIEWS["firsts"], "city, id"),
+}
+
+
+def test_i14_joins_and_windows_go_from_delta_to_delta_over_kills(service: Service, tmp_path: Path) -> None:
+    """Postgres stores none of their rows."""
+    location = tmp_path / "sales"
+    write_deltalake(location, rows(1, 2000), configuration=FED)
+    service.run("CREATE TABLE cities (city text PRIMARY KEY, name text)")
+    service.run("INSERT INTO cities VALUES ('Oslo', 'OSL'), ('Bergen', 'BGO')")
+    service.run(
+        "CREATE TABLE sales (id bigint, city text, amount numeric(10, 2), PRIMARY KEY (id))"
+        f" WITH (connector = 'deltalake', location = '{location}')"
+    )
+    tables = len(service.sql("SHOW INTERNAL TABLES"))
+    for name, (query, key) in SINKS.items():
+        target = f"connector = 'deltalake', location = '{tmp_path}/{name}', commit_interval = '100 ms'"
+        limit = "backfill_rate_limit = 1500"
+        service.run(
+            f"CREATE SINK {name} AS {query.format(sales='sales')} WITH ({target}, primary_key = '{key}', {limit})",
+            background_ddl="true",
+        )
+    service.kill_worker()
+    for name in SINKS:
+        service.until_created(name)
+    DeltaTable(location).update(updates={"amount": "amount + 1"}, predicate="id < 40")
+    DeltaTable(location).delete("id > 1900")
+    service.kill_worker()
+    write_deltalake(location, rows(3001, 50, "Bergen"), mode="append")
+    service.run("UPDATE cities SET name = 'Oslo' WHERE city = 'Oslo'")
+    assert len(service.sql("SHOW INTERNAL TABLES")) - tables <= len(SINKS)
+    service.run("CREATE TABLE mirror (id bigint PRIMARY KEY, city text, amount numeric(10, 2))")
+    mirrored(service, location)
+    for name, (query, _) in SINKS.items():
+        wanted = sorted((tuple(row) for row in service.sql(query.format(sales="mirror"))), key=repr)
+        until(lambda name=name, wanted=wanted: in_delta(tmp_path / name) == wanted, what=service.log_tail)

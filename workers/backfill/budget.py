@@ -11,7 +11,7 @@ class Budget:
     clock.
 
     The bucket holds max(1, limit x interval) and starts empty, also after a recovery, so that a limit of n is kept over
-    any window within one page (I4).
+    any window within one page (I4). Who has to read a whole page may owe rows.
     """
 
     limit: int | None
@@ -21,7 +21,7 @@ class Budget:
     @property
     def permits(self) -> int | None:
         """Rows that may be read now; None is unlimited."""
-        return None if self.limit is None else int(self.tokens)
+        return None if self.limit is None else max(int(self.tokens), 0)
 
     def refilled(self, now: float, *, interval_seconds: float) -> "Budget":
         """Return the bucket at `now`."""
@@ -31,10 +31,9 @@ class Budget:
         return replace(self, at=now, tokens=min(capacity, self.tokens + self.limit * max(now - self.at, 0.0)))
 
     def spent(self, rows: int) -> "Budget":
-        """Return the bucket after `rows` were read."""
+        """Return the bucket after `rows` were read, of which there may have been more than permits."""
         if self.limit is None:
             return self
-        assert rows <= self.tokens, (rows, self)
         return replace(self, tokens=self.tokens - rows)
 
     def throttled(self, limit: int | None, *, now: float) -> "Budget":

@@ -188,7 +188,8 @@ class DeltaSink:
     def _merge(self, table: DeltaTable, epoch: int, notes: Sequence[Note]) -> None:
         """Merge the changes of some epochs, of each key the last one."""
         key = self.options.key
-        same = " and ".join(f"{_of('t', one)} is not distinct from {_of('s', one)}" for one in key)
+        # Without parentheses, delta-rs takes the next condition for a part of the second value.
+        same = " and ".join(f"({_of('t', one)} is not distinct from {_of('s', one)})" for one in key)
         merge = table.merge(
             _net(self.files, notes, key),
             same,

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from service.protocol.ids import RelationId
 from workers.backfill.stages import BoundStage
+from workers.connectors.port import SinkWriter
 from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_groups import add_changes
 from workers.engines.stage_inputs import StageInputs
@@ -38,6 +39,8 @@ class SparkStageChanges:
     store: VersionedStore
     bound: BoundStage
     broadcast_bytes: int = BROADCAST_BYTES
+    sink: SinkWriter | None = None
+    """Takes the rows in place of the store."""
 
     def __post_init__(self) -> None:
         # A session of its own has its own views and settings; it shares everything else.
@@ -62,7 +65,7 @@ class SparkStageChanges:
         stage = self.bound.stage
         wholly = {one.alias for join in stage.joins[0 if stage.partition is not None else 1 :] for one in join.inputs}
         needed = {one.id for alias, one in self.bound.of.items() if (moved if alias in wholly else moved - {alias})}
-        able = has_store_engine(self.store) and not self.bound.lakes
+        able = has_store_engine(self.store) and self.sink is None and not self.bound.lakes
         ready = self.inputs.ready(needed, task.windows, slice_seconds=task.slice_seconds if able else None)
         written = Written(0, 0)
         if ready and moved:
@@ -88,7 +91,7 @@ class SparkStageChanges:
         if self.bound.stage.partition is not None:
             (only,) = states.values()
             parts = {side: changed_parts(self.session, self.bound, only, side) for side in (CLOSE, LIVE)}
-            return write_changes(parts, self.store, self.bound, task, few=few)
+            return self._write(parts, task, few=few)
         rule = StageRule(self.bound, states)
         try:
             sides = {side: rows for side in (CLOSE, LIVE) if (rows := rule.rows(side)) is not None}
@@ -96,6 +99,10 @@ class SparkStageChanges:
                 return Written(0, 0)
             if self.bound.stage.aggregate is not None:
                 return add_changes(self.store, self.bound, sides, task, few=few)
-            return write_changes(sides, self.store, self.bound, task, few=few)
+            return self._write(sides, task, few=few)
         finally:
             rule.release()
+
+    def _write(self, sides: Mapping[int, DataFrame], task: StageTask, *, few: bool) -> Written:
+        writer = self.sink or self.store
+        return write_changes(sides, writer, self.bound, task, few=few, wire=self.sink is None)

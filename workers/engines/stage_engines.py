@@ -49,13 +49,13 @@ class StageEngines:
         if self.bound.stage.is_projection:
             return self.projecting()
         if history_read:
-            self._follower = self._follower or SparkStageChanges(self.spark, self.store, self.bound)
+            self._follower = self._follower or SparkStageChanges(self.spark, self.store, self.bound, sink=self.sink)
             return _Following(self, self._follower)
         if self._reader is None:
             self._reader = (
-                SparkStageEngine(self.spark, self.store, self.bound, self.block_vnodes)
+                SparkStageEngine(self.spark, self.store, self.bound, self.block_vnodes, sink=self.sink)
                 if self.bound.stage.partition is None
-                else SparkPartEngine(self.spark, self.store, self.bound)
+                else SparkPartEngine(self.spark, self.store, self.bound, sink=self.sink)
             )
         return self._reader
 

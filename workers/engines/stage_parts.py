@@ -22,6 +22,7 @@ from workers.backfill.actors import ActorTask
 from workers.backfill.order import IN_PROGRESS, POSITION_STATE, Position, key_of, marked_spark, position_column
 from workers.backfill.positions import Block, Positions, Span, alike
 from workers.backfill.stages import BoundStage
+from workers.connectors.port import SinkWriter
 from workers.engines.port import ActorOutcome, StageTask
 from workers.engines.stage_inputs import InputStates
 from workers.engines.stage_lookups import Lookups
@@ -92,6 +93,8 @@ class SparkPartEngine:
     bound: BoundStage
     rows_first: int = ROWS_FIRST
     page_seconds: float = PAGE_SECONDS
+    sink: SinkWriter | None = None
+    """Takes the rows in place of the store."""
     _version: int = -1
     """Of the input for which the following are."""
     _rows: DataFrame | None = None
@@ -108,7 +111,8 @@ class SparkPartEngine:
     def run(self, task: StageTask) -> list[ActorOutcome]:
         """Run one epoch. When this returns, every transaction is durable. Raises the errors of the store and of Spark.
 
-        Without progress while the input is still being read. An actor without a limit may read, and no other one.
+        Without progress while the input is still being read. An actor with a limit reads a vnode as soon as it may read
+        a row, and owes the rest of its rows.
         """
         assert not task.changed, "changes come after the history"
         began = time.monotonic()  # noqa: TID251 - the engine owns the clock of its slice
@@ -173,11 +177,11 @@ class SparkPartEngine:
     def _pages(self, actors: Sequence[ActorTask]) -> list[_Page]:
         """Choose the vnodes of the next page."""
         pages: list[_Page] = []
-        left = sum(actor.permits is None for actor in actors)
-        if self.bound.stage.is_whole and left < len(actors):
+        reading = [actor.permits != 0 for actor in actors]
+        if self.bound.stage.is_whole and not all(reading):
             return []
         for index, actor in enumerate(actors):
-            if actor.permits is not None:
+            if not reading[index]:
                 continue
             positions = Positions(
                 actor.runs,
@@ -186,7 +190,8 @@ class SparkPartEngine:
             )
             block = positions.next_block()
             if not self.bound.stage.is_whole:
-                block = self._some(block, self.page_rows // max(left, 1))
+                share = self.page_rows // sum(reading)
+                block = self._some(block, share if actor.permits is None else min(share, actor.permits))
             if block:
                 pages.append(_Page(index, positions, block))
         return pages
@@ -212,8 +217,8 @@ class SparkPartEngine:
         target, keys = self.bound.target, [ticked(part.name) for part in self.bound.target.key]
         rows = placed(self.session, self.bound, self._rows, parts)
         rows = rows.repartition(VNODE).sortWithinPartitions(VNODE, *keys)
-        frame = rows.selectExpr(page_operation(), ticked(VNODE), *written_columns(target))
-        return write(writing(frame, self.store, target), task).inserted
+        frame = rows.selectExpr(page_operation(), ticked(VNODE), *written_columns(target, wire=self.sink is None))
+        return write(writing(frame, self.sink or self.store, target), task).inserted
 
     def _parts(self, spans: Block) -> DataFrame:
         """Return the parts whose first row is in some vnodes, after what was read of these."""

@@ -87,11 +87,18 @@ def over(rows: DataFrame, printed: Callable[[str], str]) -> DataFrame:
 
 
 def write_changes(
-    sides: Mapping[int, DataFrame], writer: SinkWriter, bound: BoundStage, task: StageTask, *, few: bool
+    sides: Mapping[int, DataFrame],
+    writer: SinkWriter,
+    bound: BoundStage,
+    task: StageTask,
+    *,
+    few: bool,
+    wire: bool = True,
 ) -> Written:
     """Write what is gone (`CLOSE`) and what has come (`LIVE`), and return how many rows were written.
 
-    A row that is gone and has come again is neither. Each vnode is written by one task, what is gone first.
+    Without `wire` they are written in their Spark types. A row that is gone and has come again is neither. Each vnode
+    is written by one task, what is gone first.
     """
     target = bound.target
     columns = StageSelect(bound).placed()
@@ -102,9 +109,8 @@ def write_changes(
     tasks = changed.sparkSession.sparkContext.defaultParallelism
     placed = changed.coalesce(1) if few else changed.repartition(tasks, VNODE)
     rows = _net(placed, target).sortWithinPartitions(OPERATION)
-    return write(
-        writing(rows.selectExpr(ticked(OPERATION), ticked(VNODE), *written_columns(target)), writer, target), task
-    )
+    written = rows.selectExpr(ticked(OPERATION), ticked(VNODE), *written_columns(target, wire=wire))
+    return write(writing(written, writer, target), task)
 
 
 def _net(changed: DataFrame, target: Relation) -> DataFrame:

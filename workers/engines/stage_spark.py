@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from workers.backfill.positions import BLOCK_VNODES
 from workers.backfill.stages import BoundStage
+from workers.connectors.port import SinkWriter
 from workers.engines.history import ActorHistory
 from workers.engines.port import ActorOutcome, ScanTask, StageTask
 from workers.engines.rows import actor_indexes
@@ -50,6 +51,8 @@ class SparkStageEngine:
     bound: BoundStage
     block_vnodes: int = BLOCK_VNODES
     broadcast_bytes: int = BROADCAST_BYTES
+    sink: SinkWriter | None = None
+    """Takes the rows in place of the store."""
     _kept: dict[tuple[int, int], DataFrame] = field(default_factory=dict[tuple[int, int], DataFrame])
 
     def __post_init__(self) -> None:
@@ -109,7 +112,9 @@ class SparkStageEngine:
             return rows
         target = self.bound.target
         placed = rows.selectExpr(*StageSelect(self.bound).placed())
-        return writing(placed.selectExpr(page_operation(), ticked(VNODE), *written_columns(target)), self.store, target)
+        columns = written_columns(target, wire=self.sink is None)
+        written = placed.selectExpr(page_operation(), ticked(VNODE), *columns)
+        return writing(written, self.sink or self.store, target)
 
 
 # --- in the tasks -------------------------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ def projection_plan(bound: BoundStage, upstream: Relation, *, wire: bool = True)
     key = [replace(part, name=spark_column(alias, part.name)) for part in key_of(upstream)]
     values = {one.name: str(one.spark) for one in stage.rows}
     vnode = f"{StageSelect(bound).vnode()} as {ticked(VNODE)}" if stage.distribution else ticked(VNODE)
-    written = written_columns(target) if wire else [ticked(one.name) for one in target.columns]
     return ProjectionPlan(
         typed=(*carried, ticked(POSITION_STATE), *positions, *named_columns(alias, upstream, typed=False)),
         kept=f"{marked_spark(key)} and {all_of(stage.conditions)}",
@@ -50,5 +49,5 @@ def projection_plan(bound: BoundStage, upstream: Relation, *, wire: bool = True)
             *(f"cast({values[one.name]} as {one.type.spark}) as {ticked(one.name)}" for one in target.columns),
         ),
         vnode=vnode,
-        written=(ticked(OPERATION), vnode, *written),
+        written=(ticked(OPERATION), vnode, *written_columns(target, wire=wire)),
     )

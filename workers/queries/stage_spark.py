@@ -50,8 +50,10 @@ def named_columns(alias: str, relation: Relation, *, typed: bool) -> list[str]:
     ]
 
 
-def written_columns(target: Relation) -> list[str]:
-    """Return the select of a target's columns in the types in which they are written."""
+def written_columns(target: Relation, *, wire: bool = True) -> list[str]:
+    """Return the select of a target's columns in the types in which they are written: without `wire` Spark's own."""
+    if not wire:
+        return [ticked(one.name) for one in target.columns]
     binary = writes_binary(target)
     return [f"{to_wire(one.name, one.type, binary=binary)} as {ticked(one.name)}" for one in target.columns]
 

@@ -269,7 +269,8 @@ class StageScan(HistoryScan):
     def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine]:
         name = self._chosen(epoch)
         # Spark reads the parts of whole vnodes, and the store as many rows as a limit allows.
-        if self.bound.stage.partition is not None and any(actor.permits for actor in task.actors):
+        limited = self.bound.stage.partition is not None and any(actor.permits for actor in task.actors)
+        if limited and self._no_store(epoch) is None:
             name = Engine.STORE
         return name, self._engines(epoch).of(name, task, history_read=self.state.finished)
 
@@ -317,7 +318,7 @@ class StageScan(HistoryScan):
 
         If rows may have been written already, this costs a recovery. So it has to be Spark's fault then.
         """
-        able = epoch.stores.versioned.capabilities.store_engine and self.delivery is None
+        able = self._no_store(epoch) is None
         # Others have waited for long enough for a stage that takes too long.
         unable = error.deterministic and not error.too_slow and (self._writes_whole or error.beyond_spark)
         return able and unable and self._chosen(epoch) is Engine.SPARK

@@ -109,7 +109,7 @@ def check_staged(
     reason = next(filter(None, (spark_reason(one.stage) for one in view.stages)), None)
     what = "joins, aggregates, subqueries and windows"
     snapshot = strategy.scan_type is ScanType.SNAPSHOT_BACKFILL
-    if kind is RelationKind.SINK and is_kept(view) and not snapshot:
+    if kind is RelationKind.SINK and (is_kept(view) or not view.projects) and not snapshot:
         raise Invalid(
             f"a sink with {reason if view.projects else what} needs a Snapshot backfill:"
             " SET streaming_use_snapshot_backfill = true, or create a materialized view, then a sink FROM it",
@@ -127,8 +127,9 @@ def check_staged(
 
 
 def is_kept(view: StagedView) -> bool:
-    """Whether the rows of a sink are kept, because more than a projection in Spark computes them."""
-    return not view.projects or any(spark_reason(one.stage) is not None for one in view.stages)
+    """Whether the rows of a sink are kept: the store has the sums of its groups, or computes its rows."""
+    last = (one.stage for one in view.stages if one.output is None)
+    return any(one.aggregate is not None or spark_reason(one) is not None for one in last)
 
 
 def kept(view: StagedView) -> StagedView:
