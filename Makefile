@@ -13,7 +13,7 @@ SOURCES := service workers migrations tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-cdc serve test check lint style types format bench soak cluster lock clean
+.PHONY: help venv demo demo-cdc demo-lake serve test check lint style types format bench soak cluster lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ demo: $(STAMP) ## Watch a view being built over a live table; KEEP=1 leaves it r
 
 demo-cdc: $(STAMP) ## Watch tables follow an external Postgres under load; KEEP=1 leaves it running
 	@$(BIN)/tidefill demo-cdc $(if $(KEEP),--keep)
+
+demo-lake: $(STAMP) ## Watch Delta tables being joined into another one while a program changes them; KEEP=1 leaves it running
+	@$(BIN)/tidefill demo-lake $(if $(KEEP),--keep)
 
 serve: $(STAMP) ## Run a service with its own Postgres and worker
 	@$(BIN)/tidefill serve

@@ -1,6 +1,6 @@
 """`tidefill`: the HTTP API for a person at a terminal. Most commands are one or two HTTP calls.
 
-`serve`, `demo`, `demo-cdc`, `migrate` and `prepare` run in this process or start processes of their own.
+`serve`, `demo`, `demo-cdc`, `demo-lake`, `migrate` and `prepare` run in this process or start processes of their own.
 
 Exit codes: 0 done, 1 refused, 2 wrong use, 3 the service is away or failed, 4 a verification found a difference, 130
 interrupted.
@@ -91,6 +91,16 @@ def demo_cdc(
 ) -> None:
     """Demonstrate CDC: tables follow an external Postgres under load, with views on them; all are compared with it."""
     from service.cli.demo_cdc import demo_cdc as run  # noqa: PLC0415
+
+    raise typer.Exit(run(keep=keep))
+
+
+@app.command("demo-lake")
+def demo_lake(
+    *, keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end, until Ctrl-C")] = False
+) -> None:
+    """Demonstrate Delta: two tables that another program changes are joined into a third one, and compared by it."""
+    from service.cli.demo_lake import demo_lake as run  # noqa: PLC0415
 
     raise typer.Exit(run(keep=keep))
 

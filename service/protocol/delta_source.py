@@ -15,7 +15,9 @@ from service.protocol.quoting import quoted
 
 FIRST: Final = "first_version"
 """The option that tidefill adds: the version with which the table begins."""
-_KNOWN: Final = PLACE | {FIRST}
+ROWS: Final = "first_rows"
+"""The option that tidefill adds: about how many rows that version has."""
+_KNOWN: Final = PLACE | {FIRST, ROWS}
 _TYPES: Final = {
     "string": TypeName.TEXT,
     "long": TypeName.BIGINT,

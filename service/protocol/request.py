@@ -77,12 +77,13 @@ class DescribeTable(_Value):
 
 
 class TableDescribed(_Value):
-    """The newest version of a table, and its schema in the words of its format."""
+    """The newest version of a table, its schema in the words of its format, and about how many rows it has."""
 
     type: Literal["table_described"] = "table_described"
     id: Bigint[RequestId]
     version: Count
     table_schema: str
+    rows: Count
 
 
 class Done(_Value):

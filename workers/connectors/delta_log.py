@@ -6,11 +6,14 @@ added, removed and marked in any way. Next: `workers.connectors.delta_rows`, whi
 
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -24,6 +27,8 @@ from workers.connectors.port import RefusedTableError, TableShape
 log = structlog.get_logger(__name__)
 POLL_SECONDS: Final = 1.0
 """How often a table is looked at for a new version."""
+COUNT_SECONDS: Final = 30.0
+"""How often the rows of a table that changes are counted, which reads its whole log."""
 _READ: Final = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "v2Checkpoint", "columnMapping"})
 """The features of Delta with which tables can be read, columnMapping as long as it is not used."""
 _MAPPING: Final = "delta.columnMapping.mode"
@@ -59,11 +64,17 @@ def describe(options: Mapping[str, str]) -> TableShape:
             table = delta_table(place)
             _check_protocol(list(table.protocol().reader_features or ()))
             _check_mapping(table.metadata().configuration)
-            return TableShape(table.version(), table.schema().to_json())
+            return TableShape(table.version(), table.schema().to_json(), _rows(table))
     except TableNotFoundError:
         raise RefusedTableError(f"there is no Delta table at {place.location}, as the worker sees it") from None
     except (OSError, DeltaError) as error:
         raise RefusedTableError(f"{place.location} cannot be read by the worker: {error}") from error
+
+
+def _rows(table: DeltaTable) -> int:
+    """Return how many rows the log of a table knows of. It counts those that are marked as deleted, too."""
+    counts: Any = pa.table(table.get_add_actions()).column("num_records")
+    return int(pc.sum(counts).as_py() or 0)
 
 
 def commit_of(files: Files, version: int) -> Commit:
@@ -117,6 +128,7 @@ class Watch:
     """Looks for new versions of a table in a thread of its own, so that no barrier waits for its storage.
 
     `newest` is the last version up to which the table can be followed. `broken` is why it cannot be followed further.
+    `rows` is about how many rows the table has, None before they were counted.
     """
 
     place: DeltaPlace
@@ -124,6 +136,8 @@ class Watch:
     newest: int
     broken: str | None = None
     waiting: str | None = None
+    rows: int | None = None
+    _counted_at: float = -COUNT_SECONDS
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
@@ -148,13 +162,22 @@ class Watch:
     def _run(self) -> None:
         while self.broken is None and not self._ended.wait(POLL_SECONDS):
             try:
+                before = self.newest
                 self.look()
-            except OSError as error:
+                if self.rows is None or self.newest > before:
+                    self._count()
+            except (OSError, RefusedTableError) as error:
                 if self.waiting is None:
                     log.warning("lake.away", relation=self.relation.name, error=str(error))
                 self.waiting = str(error)
             else:
                 self.waiting = None
+
+    def _count(self) -> None:
+        now = time.monotonic()  # noqa: TID251 - a thread of its own paces itself
+        if now - self._counted_at >= COUNT_SECONDS:
+            self._counted_at = now
+            self.rows = _rows(opened(self.place, self.newest))
 
     def _check(self, files: Files, version: int) -> None:
         for action in _actions(files, version):

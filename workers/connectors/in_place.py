@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from service.protocol.delta import DeltaPlace
-from service.protocol.delta_source import FIRST, source_place
+from service.protocol.delta_source import FIRST, ROWS, source_place
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import PLACE, VERSION, Relation, versions, versions_of
 from service.protocol.table_format import POSTGRES
@@ -45,6 +45,12 @@ def first_version(relation: Relation) -> int:
     """Return the version with which a relation of a lake begins."""
     assert relation.lake is not None
     return int(relation.lake.options[FIRST])
+
+
+def first_rows(relation: Relation) -> int:
+    """Return about how many rows that version has."""
+    assert relation.lake is not None
+    return int(relation.lake.options.get(ROWS, "0"))
 
 
 def version_row(version: int, before: int | None) -> Iterator[pa.RecordBatch]:

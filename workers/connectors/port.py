@@ -25,10 +25,13 @@ class RefusedTableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """A table that is read in place: its newest version, and its schema in the words of its format."""
+    """A table that is read in place: its newest version, its schema in the words of its format, and about how many rows
+    it has.
+    """
 
     version: int
     schema: str
+    rows: int
 
 
 class SinkWriter(Protocol):

@@ -39,7 +39,7 @@ def answer(
                 return _claimed(request, secret_of)
             case DescribeTable(connector=connector):
                 found = LAKES[connector.name](options_of(connector, secret_of))
-                return TableDescribed(id=request.id, version=found.version, table_schema=found.schema)
+                return TableDescribed(id=request.id, version=found.version, table_schema=found.schema, rows=found.rows)
             case ReleaseTarget(connector=connector):
                 sink_of(connector, secret_of, request.relation, Generation(0)).clean_up()
                 return Done(id=request.id)

@@ -14,7 +14,7 @@ from service.protocol.relation import versions_of
 from service.protocol.report import FragmentReport
 from workers.backfill.scan import ScanState
 from workers.connectors.delta_log import Watch
-from workers.connectors.in_place import first_version, located, place_of, version_row
+from workers.connectors.in_place import first_rows, first_version, located, place_of, version_row
 from workers.connectors.kinds import SecretOf
 from workers.connectors.port import RefusedTableError
 from workers.runners.failure import JobFailedError
@@ -30,6 +30,8 @@ class LakeScan(HistoryScan):
     watch_of: Callable[[int], Watch]
     """Makes what looks for versions after one."""
     watch: Watch | None = None
+    rows: int | None = None
+    """About how many rows the table has, as the service was told."""
     settled: bool = True
     """Its versions are in the database graph, where no change log is replayed."""
 
@@ -91,12 +93,22 @@ class LakeScan(HistoryScan):
             epoch.stores.versioned.write(versions_of(self.target), epoch.barrier.curr, version_row(newest, before))
         except Exception as error:
             raise JobFailedError(self.job, error, target=self.target, upstream=self.target, computing=False) from error
-        epoch.wrote(self.target.id, inserted=1, ended=0 if before is None else 1)
+        grown = self._grown(before)
+        # Besides the rows, as many as are known, the version itself has changed.
+        epoch.wrote(self.target.id, inserted=1 + max(grown, 0), ended=1 + max(-grown, 0))
         versions = 1 + (0 if known is None else known.rows)
         at = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=(str(newest),), rows=versions)
         outcome = SplitOutcome(0, {0: at}, snapshot_rows=1)
         self.advance([outcome])
         return self.reports({0: outcome}, finishing=False, forwarded=lambda _: 0)
+
+    def _grown(self, before: int | None) -> int:
+        """Return by how many rows the table has grown since they were last counted."""
+        rows = first_rows(self.target) if before is None else None if self.watch is None else self.watch.rows
+        if rows is None:
+            return 0
+        known, self.rows = 0 if before is None else rows if self.rows is None else self.rows, rows
+        return rows - known
 
     def _newest(self, before: int | None) -> int:
         """Return the newest version. The first epoch has the one that the table was made with."""

@@ -16,7 +16,7 @@ from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.records import NewJob, NewSplitScan
 from service.protocol.connector import Connector
-from service.protocol.delta_source import FIRST, chosen_columns, delta_columns
+from service.protocol.delta_source import FIRST, ROWS, chosen_columns, delta_columns
 from service.protocol.ids import JobId, RequestId
 from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
 from service.protocol.request import DescribeTable, TableDescribed
@@ -85,7 +85,7 @@ async def _planned(world: World, statement: CreateLakeTable, text: str, session:
         key=statement.key,
         vnode_count=asked_vnodes(statement.vnode_count, session) or VNODE_COUNT_DEFAULT,
     )
-    options = {**connector.options, FIRST: str(found.version)}
+    options = {**connector.options, FIRST: str(found.version), ROWS: str(found.rows)}
     begun = Connector(name=connector.name, options=options, secrets=connector.secrets)
     # One actor looks at the versions of the table. It is its only split.
     scan = NewSplitScan(actors=(((0, 0),),), connector=begun)
