@@ -1,5 +1,6 @@
 """Bound uploads: how slowly a body may arrive, which one gives way, and how much is kept in files (I13)."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -58,23 +59,35 @@ def slowest(arrivals: Iterable[Arrival], *, now: float) -> Arrival | None:
 
 @dataclass(slots=True)
 class Spool:
-    """The total size of the files in which this process keeps bodies."""
+    """The size of the files in which this process keeps bodies, of all together and of each caller.
+
+    A caller may hold no more than what stays free. So one caller fills at most half of the space, a second one half of
+    what is left, and so on, as of the places in `service.domain.shares`.
+    """
 
     bytes_max: int = 16 << 30
-    held: int = 0
+    taken: int = 0
+    held: Counter[str] = field(default_factory=Counter[str])
 
-    def take(self, size: int, *, before: int) -> None:
+    def take(self, size: int, *, before: int, caller: str) -> None:
         """Count the next bytes of a body that has `before` bytes already.
 
         Raises Invalid if the body alone is too large, and Unavailable if it is too large together with other bodies.
         """
-        limit = f"{self.bytes_max} bytes (TIDEFILL_LOAD_FILES_BYTES_MAX)"
-        if before + size > self.bytes_max:
-            raise Invalid(f"the body has more than the {limit} that are kept in files: load it in parts")
-        if self.held + size > self.bytes_max:
-            raise Unavailable(f"loads in progress fill the {limit} that are kept in files; try again later")
-        self.held += size
+        limit = f"the {self.bytes_max} bytes (TIDEFILL_LOAD_FILES_BYTES_MAX) that are kept in files"
+        if before + size > self.bytes_max // 2:
+            raise Invalid(f"the body has more than half of {limit}: load it in parts")
+        if self.taken + size > self.bytes_max - size - self.held[caller]:
+            raise Unavailable(
+                f"loads of this caller hold {self.held[caller]} bytes, and those of others"
+                f" {self.taken - self.held[caller]}, of {limit}: try again later"
+            )
+        self.taken += size
+        self.held[caller] += size
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, *, caller: str) -> None:
         """Subtract the bytes of a file that was deleted."""
-        self.held -= size
+        self.taken -= size
+        self.held[caller] -= size
+        if not self.held[caller]:
+            del self.held[caller]

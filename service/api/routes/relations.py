@@ -86,7 +86,8 @@ async def load_rows(
     stream = bulk.paced(call.world, request.stream())
     if encoding == "gzip":
         stream = unpacked(stream)
-    async with aclosing(stream), bulk.received(call.world.loading.spool, stream, form) as body:
+    spool, caller = call.world.loading.spool, call.asked_by.actor
+    async with aclosing(stream), bulk.received(spool, stream, form, caller=caller) as body:
 
         async def act(claim: Claim | None) -> Loaded:
             return Loaded(rows=await bulk.load(call.world, name, names, body, asked_by=call.asked_by, claim=claim))

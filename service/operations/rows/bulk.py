@@ -97,7 +97,7 @@ def _too_slow(world: World) -> TimedOut:
 
 
 @asynccontextmanager
-async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form) -> AsyncGenerator[Body]:
+async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form, *, caller: str) -> AsyncGenerator[Body]:
     """Yield the whole body in a file, which is deleted after the block. Raises what `Spool.take` raises, and
     Unavailable.
     """
@@ -107,7 +107,7 @@ async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form) -> As
             digest = hashlib.sha256()
             try:
                 async for chunk in stream:
-                    spool.take(len(chunk), before=held)
+                    spool.take(len(chunk), before=held, caller=caller)
                     held += len(chunk)
                     digest.update(chunk)
                     await asyncio.to_thread(file.write, chunk)
@@ -116,7 +116,7 @@ async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form) -> As
                 raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
             yield Body(form, Path(file.name), digest.digest())
     finally:
-        spool.give_back(held)
+        spool.give_back(held, caller=caller)
 
 
 async def load(

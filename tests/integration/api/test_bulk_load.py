@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -255,7 +256,7 @@ async def staged(
             yield body[start : start + 10]
 
     async with (
-        bulk.received(Spool(), stream(), form) as received,
+        bulk.received(Spool(), stream(), form, caller="one") as received,
         bulk.opened(ColumnarProcesses(), received, columns) as (given, chunks),
     ):
         assert await filled(staging.from_csv(number, given, chunks)) == 2
@@ -381,22 +382,37 @@ async def test_s5_time_in_which_the_service_asks_for_nothing_is_not_the_senders(
         clock.seconds += 60
 
 
+async def of_bytes(size: int) -> AsyncIterator[bytes]:
+    for _ in range(size):
+        yield b"x"
+
+
 async def test_s9_files_of_bodies_are_bounded_together() -> None:
     spool = Spool(bytes_max=100)
-
-    async def rows(size: int) -> AsyncIterator[bytes]:
-        for _ in range(size):
-            yield b"x"
-
     with pytest.raises(Invalid, match="TIDEFILL_LOAD_FILES_BYTES_MAX"):
-        async with bulk.received(spool, rows(101), Form.PARQUET):
+        async with bulk.received(spool, of_bytes(51), Form.PARQUET, caller="one"):
             pass
-    assert spool.held == 0
-    async with bulk.received(spool, rows(60), Form.ARROW):
+    assert (spool.taken, spool.held) == (0, {})
+    async with bulk.received(spool, of_bytes(30), Form.ARROW, caller="one"):
         with pytest.raises(Unavailable, match="TIDEFILL_LOAD_FILES_BYTES_MAX"):
-            async with bulk.received(spool, rows(60), Form.CSV):
+            async with bulk.received(spool, of_bytes(21), Form.CSV, caller="one"):
                 pass
-        assert spool.held == 60
-    async with bulk.received(spool, rows(100), Form.PARQUET):
-        assert spool.held == 100
-    assert spool.held == 0
+        assert (spool.taken, spool.held) == (30, {"one": 30})
+    async with bulk.received(spool, of_bytes(50), Form.PARQUET, caller="one"):
+        assert spool.taken == 50
+    assert (spool.taken, spool.held) == (0, {})
+
+
+async def test_a10_bodies_of_one_caller_leave_space_for_those_of_others() -> None:
+    """A body that comes slowly, after it was large, would hold the files of all others up for an hour (I13)."""
+    spool = Spool(bytes_max=100)
+    async with AsyncExitStack() as held:
+        for _ in range(5):
+            await held.enter_async_context(bulk.received(spool, of_bytes(10), Form.CSV, caller="greedy"))
+        with pytest.raises(Unavailable, match="of this caller hold 50 bytes, and those of others 0"):
+            await held.enter_async_context(bulk.received(spool, of_bytes(1), Form.CSV, caller="greedy"))
+        for caller, size in (("second", 25), ("third", 12)):
+            await held.enter_async_context(bulk.received(spool, of_bytes(size), Form.CSV, caller=caller))
+        with pytest.raises(Unavailable, match="of this caller hold 25 bytes, and those of others 62"):
+            await held.enter_async_context(bulk.received(spool, of_bytes(1), Form.CSV, caller="second"))
+    assert (spool.taken, spool.held) == (0, {})
