@@ -28,7 +28,9 @@ class Statements(Protocol):
 
     async def reserve(self) -> StatementId: ...
 
-    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
+    async def add(
+        self, statement: Statement, *, now: datetime, staged_rows: int | None = None, caller: str | None = None
+    ) -> int:
         """Store a statement and return the size of its text in bytes."""
         ...
 
@@ -46,9 +48,9 @@ class Statements(Protocol):
     ) -> Sequence[StoredStatement]:
         """Return statements that no barrier carries yet: those that share an epoch, or those that are carried `singly`.
 
-        Tables take turns, each with its oldest statement. A staged statement is returned again until its last slice has
-        committed. If any statement waits, at least one is returned. No more are added once their texts have `bytes_max`
-        bytes. Their relations have the present columns.
+        Callers take turns (I13), and the tables of each caller, each with its oldest statement. A staged statement is
+        returned again until its last slice has committed. If any statement waits, at least one is returned. No more are
+        added once their texts have `bytes_max` bytes. Their relations have the present columns.
         """
         ...
 

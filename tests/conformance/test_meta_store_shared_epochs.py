@@ -10,14 +10,14 @@ from tests.support.meta_store import NOW, barrier, inject, relation, running
 KIB = 1 << 10
 
 
-async def accept(stores: Stores, *, table: int = 1, size: int = 1) -> Statement:
+async def accept(stores: Stores, *, table: int = 1, size: int = 1, caller: str | None = None) -> Statement:
     async with stores.begin() as tx:
         one = Delete(
             id=await tx.statements.reserve(),
             relation=relation("t").model_copy(update={"id": RelationId(table)}),
             predicate="x" * size,
         )
-        await tx.statements.add(one, now=NOW)
+        await tx.statements.add(one, now=NOW, caller=caller)
     return one
 
 
@@ -45,6 +45,16 @@ async def test_tables_take_turns(stores: Stores) -> None:
     of_one = [(await accept(stores, table=1)).id for _ in range(3)]
     of_two = [(await accept(stores, table=2)).id for _ in range(2)]
     assert await waiting(stores) == [of_one[0], of_two[0], of_one[1], of_two[1], of_one[2]]
+
+
+async def test_a11_callers_take_turns_however_many_tables_each_of_them_changes(stores: Stores) -> None:
+    """Statements that nearly fill their share of an epoch, each on a table of its own, delayed those of others."""
+    greedy = [(await accept(stores, table=table, caller="greedy")).id for table in (1, 2, 3)]
+    again = (await accept(stores, table=1, caller="greedy")).id
+    other = [(await accept(stores, table=table, caller="other")).id for table in (4, 4, 5)]
+    unnamed = (await accept(stores, table=6)).id
+    turns = [greedy[0], other[0], unnamed, greedy[1], other[2], greedy[2], other[1], again]
+    assert await waiting(stores) == turns
 
 
 async def test_c4_what_was_not_reached_waits_and_what_was_set_aside_is_carried_singly(stores: Stores) -> None:

@@ -387,7 +387,8 @@ class Users:
             self.checker.answered(statement.id, await accepted.run(world, statement, asked_by=itself("a user")))
             return
         async with world.stores.begin() as tx:
-            await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
+            caller = itself("a user").actor
+            await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows, caller=caller)
         world.signals.notify()
 
     def _command(self, mutation: Mutation | None) -> Call:

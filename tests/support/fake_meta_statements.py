@@ -1,7 +1,7 @@
 """Statements and idempotency keys of the meta store in memory; part of `fake_meta_store`."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ from service.domain.errors import Conflict
 from service.ports.records import Claim, Json, StoredStatement
 from service.ports.statements import APPLIED_PARTLY, StagedStatement
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
-from service.protocol.ids import Epoch, RelationId, StatementId
+from service.protocol.ids import Epoch, StatementId
 from tests.support.fake_meta_tables import KeyRow, StatementRow, Tables, printable
 
 STATEMENTS_KEPT_FOR = timedelta(minutes=10)
@@ -21,6 +21,16 @@ def _bytes(statement: Statement) -> int:
     return len(statement.model_dump_json().encode())
 
 
+def _numbered(rows: Sequence[tuple[Hashable, StatementRow]]) -> Sequence[tuple[int, StatementRow]]:
+    """Number the rows of each group, and return them in the order of these numbers and of their ids."""
+    seen: Counter[Hashable] = Counter()
+    numbered: list[tuple[int, StatementRow]] = []
+    for group, row in rows:
+        seen[group] += 1
+        numbered.append((seen[group], row))
+    return sorted(numbered, key=lambda one: (one[0], one[1].stored.id))
+
+
 @dataclass(frozen=True, slots=True)
 class FakeStatements:
     tables: Tables
@@ -28,11 +38,13 @@ class FakeStatements:
     async def reserve(self) -> StatementId:
         return StatementId(next(self.tables.ids))
 
-    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
+    async def add(
+        self, statement: Statement, *, now: datetime, staged_rows: int | None = None, caller: str | None = None
+    ) -> int:
         assert statement.id not in self.tables.statements, "a statement's id is its own"
         del now
         stored = StoredStatement(statement.id, statement, staged_rows)
-        self.tables.statements.put(statement.id, StatementRow(stored, staging=staged_rows is not None))
+        self.tables.statements.put(statement.id, StatementRow(stored, staging=staged_rows is not None, caller=caller))
         return _bytes(statement)
 
     async def outcomes(
@@ -44,15 +56,12 @@ class FakeStatements:
     async def waiting(
         self, *, limit: int, bytes_max: int | None = None, singly: bool = False
     ) -> Sequence[StoredStatement]:
-        found = [row.stored for _, row in sorted(self.tables.statements.items()) if row.waits(singly=singly)]
-        seen: Counter[RelationId] = Counter()
-        turns: list[tuple[int, StatementId, StoredStatement]] = []
-        for one in found:
-            seen[one.statement.relation.id] += 1
-            turns.append((seen[one.statement.relation.id], one.id, one))
+        found = [row for _, row in sorted(self.tables.statements.items()) if row.waits(singly=singly)]
+        places = _numbered([((row.caller, row.stored.statement.relation.id), row) for row in found])
+        turns = _numbered([(row.caller, row) for _, row in places])
         taken: list[StoredStatement] = []
         size = 0
-        for _, _, one in sorted(turns, key=lambda turn: turn[:2])[:limit]:
+        for one in [row.stored for _, row in turns][:limit]:
             if bytes_max is not None and size >= bytes_max:
                 break
             taken.append(self._of_present(one))

@@ -222,6 +222,7 @@ class StatementRow:
     finished_at: datetime | None = None
     staging: bool = False
     tries: int = 0
+    caller: str | None = None
 
     def waits(self, *, singly: bool) -> bool:
         """Whether no barrier carries it, and it is carried singly, or shares an epoch."""

@@ -33,7 +33,9 @@ class PostgresStatements(OnConnection):
     async def reserve(self) -> StatementId:
         return StatementId((await self._connection.execute(select(STATEMENT_ID.next_value()))).scalar_one())
 
-    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
+    async def add(
+        self, statement: Statement, *, now: datetime, staged_rows: int | None = None, caller: str | None = None
+    ) -> int:
         text = statement.model_dump_json()
         size = len(text.encode())
         new = insert(statements).values(
@@ -44,6 +46,7 @@ class PostgresStatements(OnConnection):
             staging=staged_rows is not None,
             relation=statement.relation.id,
             bytes=size,
+            caller=caller,
         )
         await self._connection.execute(new)
         return size
@@ -62,9 +65,7 @@ class PostgresStatements(OnConnection):
         self, *, limit: int, bytes_max: int | None = None, singly: bool = False
     ) -> Sequence[StoredStatement]:
         """The limit on bytes is applied to stored lengths, so that only the returned texts are read."""
-        which = statements.c.tries >= SINGLY if singly else statements.c.tries < SINGLY
-        turn = func.row_number().over(partition_by=statements.c.relation, order_by=statements.c.id)
-        ranked = select(statements.c.id, statements.c.bytes, turn.label("turn")).where(WAITING, which).subquery()
+        ranked = _ranked(singly=singly).subquery()
         order = (ranked.c.turn, ranked.c.id)
         before = func.sum(ranked.c.bytes).over(order_by=order) - ranked.c.bytes
         summed = select(ranked.c.id, ranked.c.turn, before.label("before")).order_by(*order).limit(limit).subquery()
@@ -139,6 +140,16 @@ class PostgresStagingTables(OnConnection):
             StagedStatement(StatementId(row.id), row.name, row.applied_rows, row.staged_rows)
             for row in await self._connection.execute(found)
         ]
+
+
+def _ranked(*, singly: bool) -> Select[*tuple[Any, ...]]:
+    """Return waiting statements with their turn among those of their caller, whose tables take turns, too."""
+    of = statements.c
+    which = of.tries >= SINGLY if singly else of.tries < SINGLY
+    place = func.row_number().over(partition_by=(of.caller, of.relation), order_by=of.id)
+    placed = select(of.id, of.bytes, of.caller, place.label("place")).where(WAITING, which).subquery()
+    turn = func.row_number().over(partition_by=placed.c.caller, order_by=(placed.c.place, placed.c.id))
+    return select(placed.c.id, placed.c.bytes, turn.label("turn"))
 
 
 def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> Any:

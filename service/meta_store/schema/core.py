@@ -33,7 +33,6 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 SCHEMA: Final = "tidefill"
 METADATA: Final = MetaData(schema=SCHEMA)
-
 INSTANT: Final = DateTime(timezone=True)
 _ZERO: Final = text("0")
 _FALSE: Final = false()
@@ -366,6 +365,7 @@ statement = Table(
     Column("relation", BigInteger),
     Column("bytes", BigInteger, nullable=False, server_default=_ZERO),
     Column("tries", SmallInteger, nullable=False, server_default=_ZERO),
+    Column("caller", Text),
 )
 WAITING: Final = and_(statement.c.carried_by.is_(None), statement.c.finished_at.is_(None))
 Index("statement_waiting", statement.c.id, postgresql_where=WAITING)

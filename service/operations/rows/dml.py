@@ -73,7 +73,7 @@ async def _accept(
         if world.calls.backlog.is_old(now):
             world.calls.backlog.counted(*await tx.statements.backlog(), now=now)
         world.calls.backlog.admit()
-        size = await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
+        size = await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows, caller=asked_by.actor)
         if claim is not None:
             await tx.keys.accepted(claim, statement.id)
     world.calls.backlog.accepted(size)
