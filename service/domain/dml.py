@@ -52,6 +52,10 @@ class SinglesTurn:
     """When the leader may next carry a statement alone. Times are of the monotonic clock."""
 
     due: float = 0.0
+    was_last: bool = False
+    """Whether the newest barrier has such a statement. The next one prefers those that share an epoch: brief lone
+    statements need no rest, but many of them would hold up all others.
+    """
 
     def may_begin(self, now: float) -> bool:
         """Whether the next barrier may carry a statement alone."""

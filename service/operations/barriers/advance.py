@@ -328,10 +328,13 @@ async def _statements(
     It is one statement that needs its own epoch, if such a statement waits and may have one now. Otherwise these are
     all other statements that fit.
     """
-    singly = world.leading.singles.may_begin(world.clock.monotonic())
-    waiting = await tx.statements.waiting(limit=1, singly=True) if singly else ()
-    if not waiting:
-        waiting = await tx.statements.waiting(limit=STATEMENTS_MAX, bytes_max=BYTES_MAX)
+    singles = world.leading.singles
+    singly, was_last = singles.may_begin(world.clock.monotonic()), singles.was_last
+    waiting = await tx.statements.waiting(limit=1, singly=True) if singly and not was_last else ()
+    singles.was_last = bool(waiting)
+    waiting = waiting or await tx.statements.waiting(limit=STATEMENTS_MAX, bytes_max=BYTES_MAX)
+    if singly and was_last and not waiting:
+        waiting = await tx.statements.waiting(limit=1, singly=True)
     budget_ms = epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly)
     limits = DmlLimits(epoch_ms=budget_ms, statement_ms=parameters.dml_statement_timeout_ms, patient=singly)
     one_by_one = [(one.statement, one.applied_rows) for one in waiting]

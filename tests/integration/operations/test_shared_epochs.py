@@ -127,6 +127,19 @@ async def test_c4_an_unreached_statement_comes_next_and_one_set_aside_comes_by_i
     assert all(result is not None and result.affected == 1 for result in results)
 
 
+async def test_a12_many_brief_lone_statements_hold_up_no_others(leader: Leader) -> None:
+    """Each of them needs no rest after it, so they followed each other while all others waited."""
+    slow = await accept(leader, 4)
+    await answer(leader, await injected(leader), Unfinished(set_aside=tuple(slow)))
+    seen: list[list[StatementId]] = []
+    others: list[StatementId] = []
+    for count in (1, 1, 0, 1, 0, 0):
+        others += await accept(leader, count)
+        seen.append(carried(barrier := await injected(leader)))
+        await answer(leader, barrier, Unfinished(), seconds=0.9)
+    assert seen == [slow[:1], others[:2], slow[1:2], others[2:], slow[2:3], slow[3:]]
+
+
 async def test_s7_epochs_are_short_while_slow_statements_are_about(leader: Leader) -> None:
     _, slow = await accept(leader, 2)
     first = await injected(leader)
