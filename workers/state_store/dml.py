@@ -66,11 +66,17 @@ _SHARE: Final = 0.5
 """The share of the epoch's budget that one statement may use when it shares the epoch. At least two statements are
 decided in every epoch, and a slow one costs the others at most half a budget.
 """
+_LEAST_MS: Final = 50
+"""A statement is not begun with less time than this, or than its share. Its timeout also ends the commands around it,
+such as SAVEPOINT, and then the statements behind it fail, too.
+"""
 _DEFAULTS: Final = DmlLimits()
 _CANCELED: Final = "57014"
 _CANCEL_SECONDS: Final = 5.0
-_CONTENDED: Final = ("40", "55P03")
-"""A deadlock, or a lock timeout. The statement may succeed in an epoch of its own."""
+_CONTENDED: Final = ("40", "55P03", "25P02")
+"""A deadlock, a lock timeout, or a command around the statement before that was ended by its timeout. The statement may
+succeed in an epoch of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ class DmlStore:
         with psycopg_connection(self.url, name, SETUP) as connection, connection.transaction():
             run = _Run(self, connection, epoch, limits, alone=limits.patient and len(statements) == 1)
             for place, statement in enumerate(statements):
-                if place > 0 and run.left_ms <= 0:
+                if place > 0 and run.is_late:
                     run.not_reached += [one.id for one in statements[place:]]
                     break
                 run.statement(statement)
@@ -136,6 +142,11 @@ class _Run:
     @property
     def left_ms(self) -> float:
         return (self._ends - self._clock()) * 1000
+
+    @property
+    def is_late(self) -> bool:
+        """Whether too little time is left for a further statement."""
+        return self.left_ms < min(_LEAST_MS, self._share_ms)
 
     def outcome(self) -> DmlOutcome:
         return DmlOutcome(

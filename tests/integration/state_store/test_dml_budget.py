@@ -1,6 +1,7 @@
 """The statements of an epoch share a budget of time (C4, S7): the rest waits, and a slow one is set aside."""
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -11,7 +12,7 @@ from service.serving import fencing
 from tests.support.state_store import Store, relation, store_of
 from workers.state_store import dml as dml_module
 from workers.state_store.dml import DmlStore
-from workers.state_store.port import StatementBrokeError
+from workers.state_store.port import DmlOutcome, StatementBrokeError
 
 pytestmark = pytest.mark.postgres
 
@@ -121,3 +122,20 @@ async def test_a7_a_statement_that_postgres_cannot_stop_is_given_up(
     await store.fences.fence(DATABASE_GRAPH, Generation(6), term=Term(7))
     later = DmlStore(store.logins.writer_url, DATABASE_GRAPH, Generation(6))
     assert later.run([inserting(1)], Epoch(12)).key_count_deltas == {PAIRS.id: 1}
+
+
+def test_a13_a_timeout_that_ends_a_command_around_a_statement_fails_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a millisecond left, it ended a RELEASE now and then, and the statement behind it was refused."""
+
+    def late(epoch: int) -> DmlOutcome:
+        began = iter([0.0, 0.0])
+        dml = DmlStore(store.logins.writer_url, DATABASE_GRAPH, GENERATION, lambda: next(began, 0.3992))
+        return dml.run([inserting(number) for number in range(400)], Epoch(epoch), SHORT)
+
+    assert late(9).unfinished == Unfinished(not_reached=ids(*range(1, 400)))
+    monkeypatch.setattr(dml_module, "_LEAST_MS", 0)
+    for epoch in range(10, 30):
+        with suppress(psycopg.errors.InFailedSqlTransaction):
+            assert not [one.error for one in late(epoch).results if one.error]
