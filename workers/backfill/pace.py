@@ -88,6 +88,10 @@ def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: floa
 OPERATOR_ROWS_FIRST: Final = 500
 """A join may make many rows of one, and nobody knows how many before the first page."""
 OPERATOR_ROWS_MAX: Final = 200_000
+OPERATOR_ROWS_MIN: Final = 10
+"""The least page while the epochs of a job take several slices: each of its rows may join a whole other table."""
+OPERATOR_LATE: Final = 0.15
+"""Below this `fits` an epoch took more than four slices. What a job takes without any page is less than that."""
 OPERATOR_SHARE: Final = 0.6
 """Share of its slice that an operator plans to use. The operators behind it compute its rows in the same epoch."""
 
@@ -127,7 +131,8 @@ def operator_rows_after(page_rows: int, *, rows: int, wanted: int, fits: float) 
     """
     if not rows or (fits > 1 and rows * 2 < wanted):
         return page_rows
-    return max(min(int(page_rows * min(fits, 4)), OPERATOR_ROWS_MAX), min(PAGE_ROWS_MIN, page_rows))
+    least = OPERATOR_ROWS_MIN if fits < OPERATOR_LATE else PAGE_ROWS_MIN
+    return max(min(int(page_rows * min(fits, 4)), OPERATOR_ROWS_MAX), min(least, page_rows))
 
 
 def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:

@@ -3,6 +3,7 @@
 from workers.backfill.pace import (
     OPERATOR_ROWS_FIRST,
     OPERATOR_ROWS_MAX,
+    OPERATOR_ROWS_MIN,
     OPERATOR_SHARE,
     PAGE_ROWS_MIN,
     OperatorPace,
@@ -27,7 +28,20 @@ def test_a_page_grows_and_shrinks_with_the_time_that_it_took() -> None:
     assert after(1_000, 2) == 2_000
     assert after(1_000, 100) == 4_000
     assert after(1_000, 0.5) == 500
-    assert after(1_000, 0.001) == PAGE_ROWS_MIN
+    assert after(1_000, 0.001) == OPERATOR_ROWS_MIN
+
+
+def test_a14_pages_are_small_while_each_row_of_them_joins_a_whole_table() -> None:
+    """Pages of 100 rows each joined 3,000 rows with one key, and all statements waited 19 s for an epoch (I13)."""
+
+    def after(page: int, fits: float) -> int:
+        return operator_rows_after(page, rows=page, wanted=page, fits=fits)
+
+    assert after(150, 0.16) == PAGE_ROWS_MIN, "what a job takes without any page would make pages ever smaller"
+    assert after(150, 0.1) == 15
+    assert after(15, 0.1) == OPERATOR_ROWS_MIN
+    assert after(15, 0.16) == 15
+    assert after(15, 2.0) == 30
 
 
 def test_a_page_that_was_cut_short_shows_only_that_it_was_too_large() -> None:
