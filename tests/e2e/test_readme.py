@@ -63,7 +63,7 @@ def test_the_examples_run_in_their_order(service: Service, shop: str, tmp_path: 
             if command.startswith(". .venv"):
                 continue
             done = subprocess.run(
-                ["/bin/bash", "-c", readers_own(command, service.url.removeprefix("http://"), shop)],
+                ["/bin/bash", "-c", readers_own(command, service.url.removeprefix("http://"), shop, tmp_path)],
                 env=environment,
                 cwd=tmp_path,
                 capture_output=True,
@@ -81,10 +81,10 @@ def test_the_examples_run_in_their_order(service: Service, shop: str, tmp_path: 
     assert ran > 20
 
 
-def readers_own(command: str, service: str, port: str) -> str:
-    """Put in where the reader's servers are."""
+def readers_own(command: str, service: str, port: str, folder: Path) -> str:
+    """Put in where the reader's servers and folders are."""
     external = re.sub(r"(port ?= ?)5432", rf"\g<1>{port}", command)
-    return external.replace("localhost:8700", service)
+    return external.replace("localhost:8700", service).replace("/tmp/lake", str(folder / "lake"))
 
 
 def examples(text: str) -> Iterator[tuple[str, str]]:
