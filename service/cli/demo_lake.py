@@ -19,8 +19,8 @@ from typing import Final
 
 from service.cli.stage import DemoFailedError, Stage, keep_until_interrupted, now, perform
 
-ROWS: Final = 400_000
-LIMIT: Final = 20_000
+ROWS: Final = 200_000
+LIMIT: Final = 10_000
 """The view's first limit in rows per second and actor, which makes its progress visible."""
 TRIES: Final = 60
 """For how many seconds the last commits may be on their way to the third table."""
@@ -50,7 +50,7 @@ from deltalake import DeltaTable, write_deltalake
 folder, rows = sys.argv[1], int(sys.argv[2])
 turn = 0
 # Until its input ends.
-while not select.select([sys.stdin], [], [], 1.0)[0]:
+while not select.select([sys.stdin], [], [], 2.0)[0]:
     turn += 1
     first = rows + turn * 500
     fresh = range(first, first + 500)
@@ -140,7 +140,7 @@ class Demo:
 
     @contextmanager
     def _changing(self) -> Generator[None]:
-        """Have a program commit to both tables once a second."""
+        """Have a program commit to both tables every two seconds."""
         self.stage.step("it appends, updates and deletes from now on")
         began, command = now(), [sys.executable, "-c", CHANGE, str(self.lake), str(ROWS)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 - ours

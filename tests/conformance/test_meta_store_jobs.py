@@ -12,7 +12,7 @@ from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.limits import Held
 from service.ports.meta_store import Stores
-from service.ports.records import NewJob
+from service.ports.records import NewJob, NewSplitScan
 from service.protocol.connector import Connector
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
 from service.protocol.plan import ActorPlan, FragmentKind, PositionState, ScanType, TableScanPlan
@@ -378,6 +378,43 @@ async def test_positions_and_row_counts_round_trip(stores: Stores) -> None:
         rows = [await committed_rows(tx, scan.id, actor.id) for actor in scan.actors]
     assert (progress.rows, progress.finished, progress.at) == (12, False, NOW)
     assert rows == [9, 3]
+
+
+async def test_i3_scans_of_splits_go_on_from_where_they_were(stores: Stores) -> None:
+    """They have no progress, because they read for ever."""
+    scan = NewSplitScan(actors=(((0, 1),),), connector=Connector(name="datagen", options={"a": "b"}))
+    new = NewJob(relation("t"), "CREATE TABLE t", background=False, fragments=(scan,))
+    async with stores.begin() as tx:
+        job = await add_creating(tx, new)
+        (plan,) = await tx.plans.of([job.id])
+    (fragment,) = plan.fragments
+    (actor,) = fragment.actors
+    async with stores.begin() as tx:
+        told = report(actor.id, fragment.id, 9, at(0, "7", rows=5), done(1, rows=4))
+        await tx.fragments.record([collected(10, told)], now=NOW)
+    async with stores.begin() as tx:
+        (plan,) = await tx.plans.of([job.id])
+        assert not (await tx.fragments.scans([job.id]))[job.id]
+    assert plan.fragments[0].actors[0].positions == (at(0, "7", rows=5), done(1, rows=4))
+
+
+@ON_POSTGRES
+async def test_a_relation_of_a_lake_is_where_its_scan_reads(stores: Stores) -> None:
+    lake = Connector(name="deltalake", options={"location": "/lake/t"}, secrets={"s3.secret.key": "key"})
+    scan = NewSplitScan(actors=(((0, 0),),), connector=lake.model_copy(update={"secrets": {}}))
+    new = NewJob(relation("t"), "CREATE TABLE t", background=False, fragments=(scan,))
+    async with stores.begin() as tx:
+        job = await add_created(tx, new)
+        (plan,) = await tx.plans.of([job.id])
+        entry, missing = await tx.catalog.named("t"), await tx.secrets.value("key")
+        (unshown,) = await tx.visibility.unshown()
+    assert missing is None
+    assert entry is not None
+    found = [plan.relation.lake, entry.relation.lake, unshown.lake]
+    assert found == [scan.connector] * 3
+    with pytest.raises(NotFound):
+        async with stores.begin() as tx:
+            await tx.jobs.add(replace(new, relation=relation("u"), fragments=(replace(scan, connector=lake),)), now=NOW)
 
 
 async def test_a_scan_is_finished_once_all_its_actors_are(stores: Stores) -> None:

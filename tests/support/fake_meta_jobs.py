@@ -533,8 +533,10 @@ class FakeFragments:
         }
         mine = {fragment: job for fragment, job in mine.items() if job.graph in graphs}
         reports = [report for answer in kept for report in answer.of(ActorReport) if report.fragment in mine]
-        for report in reports:
-            self._store(report)
+        splits = {one for one, row in self.tables.fragments.items() if row.kind is FragmentKind.SOURCE_SCAN}
+        for report in (one for answer in kept for one in answer.of(ActorReport)):
+            if report in reports or report.fragment in splits:
+                self._store(report)
         reported = {report.fragment for report in reports}
         for fragment, job in mine.items():
             started = self.tables.scans[fragment].at is not None

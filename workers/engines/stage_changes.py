@@ -85,8 +85,7 @@ class SparkStageChanges:
 
     def _follow(self, changes: Mapping[RelationId, pa.Table], task: StageTask) -> Written:
         states = self.inputs.states(changes)
-        # To compile a plan costs more than to run it over small inputs without.
-        self.session.conf.set("spark.sql.codegen.wholeStage", str(not self.inputs.are_small).lower())
+        self.session.conf.set("spark.sql.codegen.wholeStage", str(not self.inputs.are_few).lower())
         few = sum(table.num_rows for table in changes.values()) <= FEW
         if self.bound.stage.partition is not None:
             (only,) = states.values()

@@ -31,6 +31,8 @@ from workers.state_store.wire import read_schema, ticked
 CHANGES_MAX: Final = 200_000
 """A relation with so many changes beside it, and with more changes than a fourth of its rows, is read again."""
 CHUNKS_MAX: Final = 64
+UNCOMPILED_BYTES: Final = 4 << 20
+"""About a hundred thousand rows of three columns."""
 _AGE: Final = f"{TRAVEL_PREFIX}age"
 _CLOSED: Final = f"{TRAVEL_PREFIX}closed_"
 
@@ -75,8 +77,8 @@ class _Held:
     ages: list[int] = field(default_factory=list[int])
     """The age of the last change before each part was read."""
     age: int = 0
-    is_small: bool = False
-    """Whether its rows can be sent to all tasks, when it is whole."""
+    size_bytes: int = 0
+    """The memory of its rows, when it is whole."""
 
     def record(self, changes: pa.Table) -> None:
         """Keep the changes of the vnodes that have been read: a part that is read later has its own."""
@@ -141,7 +143,7 @@ class StageInputs:
             held.loaded.width *= 2
             held.ages.append(held.age)
             if held.loaded.whole:
-                held.is_small = sum(map(bytes_of, held.loaded.frames)) <= self.broadcast_bytes
+                held.size_bytes = sum(map(bytes_of, held.loaded.frames))
             elif ends is not None and time.monotonic() > ends:  # noqa: TID251 - as above
                 return False
         return True
@@ -161,9 +163,9 @@ class StageInputs:
         return {alias: self._states(alias, relation, changes.get(relation.id)) for alias, relation in self._aliases()}
 
     @property
-    def are_small(self) -> bool:
-        """Whether the rows of each relation that is whole can be sent to all tasks."""
-        return all(held.is_small for held in self.held.values() if held.loaded.whole)
+    def are_few(self) -> bool:
+        """Whether to compile a plan over the rows that are held costs more than to run it without."""
+        return sum(held.size_bytes for held in self.held.values()) <= UNCOMPILED_BYTES
 
     def assure_single_reads(self) -> None:
         """Raise RepeatedTaskError if Spark has lost a part and read it again, by now at another epoch."""
@@ -209,7 +211,7 @@ class StageInputs:
             None if old is None else F.broadcast(old.selectExpr(*columns)),
             None if new is None else F.broadcast(new.selectExpr(*columns)),
             None if unchanged is None else unchanged.selectExpr(*columns),
-            held is not None and held.is_small,
+            held is not None and held.loaded.whole and held.size_bytes <= self.broadcast_bytes,
         )
 
     def _unchanged(self, held: _Held, changes: pa.Table) -> DataFrame:

@@ -105,9 +105,22 @@ class PostgresFragments(OnConnection):
         """
         kept = tuple(answers)
         # In the order of locks: scans, then relations.
+        await self._record_splits(kept)
         await self._record_scans(kept, now=now)
         await self._count_work(kept)
         await self._count_keys(kept)
+
+    async def _record_splits(self, kept: Sequence[Collected]) -> None:
+        """Store how far scans of splits have come. They read for ever, so they have no progress."""
+        reports = [report for answer in kept for report in answer.of(ActorReport) if report.positions]
+        if not reports:
+            return
+        named = among(fragment_table.c.id, {report.fragment for report in reports})
+        found = select(fragment_table.c.id).where(named, fragment_table.c.kind == FragmentKind.SOURCE_SCAN)
+        splits = set((await self._connection.execute(found)).scalars())
+        mine = [report for report in reports if report.fragment in splits]
+        await self._store_actors(mine)
+        await self._store_positions(mine)
 
     async def _record_scans(self, kept: Sequence[Collected], *, now: datetime) -> None:
         # A queued job has no running actors that could report, and no rate that could fall.
