@@ -7,9 +7,9 @@ Postgres lets every login change its own password and settings. So each caller h
 out itself. The grants belong to a group, which is no login. The members of the group are the logins.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, LiteralString
 
 from psycopg import errors, sql
 
@@ -17,6 +17,7 @@ from service.domain.sessions import SessionLimits
 from service.ports.read_logins import ReadLogin
 from service.serving.connections import Connection, Pool, translated
 from service.serving.roles import configure, grant_catalog, grant_existing, make_login, make_role
+from service.serving.sessions import until_ended
 
 CONNECTIONS_MAX: Final = 16
 READ_ROLE: Final = "tidefill_read"
@@ -24,6 +25,7 @@ READ_ROLE: Final = "tidefill_read"
 _LOCK: Final = 0x7469646566696C6D
 """Its advisory locks serialise changes of each login."""
 _END_MS: Final = 5_000
+"""How long the sessions of a login may take to end, all together."""
 
 _LIMITS: Final = SessionLimits()
 _SETTINGS: Final = (
@@ -40,7 +42,7 @@ _MEMBERS: Final = """
 select r.rolname, nullif(r.rolvaliduntil, 'infinity') from pg_auth_members m join pg_roles r on r.oid = m.member
 where m.roleid = to_regrole(%s) and r.rolname like %s order by 1
 """
-_END: Final = "select pg_terminate_backend(pid, %s) from pg_stat_activity where usename = %s"
+_END: Final = "select pid, pg_terminate_backend(pid) from pg_stat_activity where usename = %s"
 _END_WRITING: Final = f"{_END} and backend_xid is not null"
 """A login can change itself in an open transaction, which holds the lock on its row."""
 _SESSIONS: Final = "select count(*) from pg_stat_activity where usename = %s"
@@ -55,7 +57,7 @@ async def make_read_group(conn: Connection, group: str) -> None:
     if await (await conn.execute("select 1 from pg_roles where rolname = %s", [group])).fetchone() is None:
         await make_role(conn, group)
     await conn.execute(sql.SQL("alter role {} nologin password null").format(role))
-    await conn.execute(_END, [0, group])
+    await conn.execute(_END, [group])
     await conn.execute(sql.SQL("grant usage on schema public to {}").format(role))
     if group == READ_ROLE:
         # The whole server is tidefill's. In its other databases a login could store what it likes.
@@ -81,7 +83,7 @@ class PostgresReadLogins:
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
                 await conn.execute("select pg_advisory_xact_lock(hashtextextended(%s, %s))", [name, _LOCK])
-                await conn.execute(_END_WRITING, [_END_MS, name])
+                await _end_sessions(conn, _END_WRITING, name)
                 await make_login(conn, name, password, CONNECTIONS_MAX, group=self._group, until=login.until)
                 # Settings that the login made for itself end here.
                 await conn.execute(sql.SQL("alter role {} reset all").format(role))
@@ -119,9 +121,9 @@ class PostgresReadLogins:
 async def _lock_out(conn: Connection, name: str) -> None:
     """End a login's sessions, and let it open no new ones. Its sessions can hold the lock on its row."""
     lock = sql.SQL("alter role {} nologin password null").format(sql.Identifier(name))
+    left: Collection[int] = ()
     for last in (False, False, True):
-        await conn.execute(_END, [0, name])
-        await conn.execute(_END, [_END_MS, name])
+        left = await _end_sessions(conn, _END, name, given_up=left)
         try:
             await conn.execute(lock)
             break
@@ -129,7 +131,16 @@ async def _lock_out(conn: Connection, name: str) -> None:
             # A session that was opened meanwhile holds the lock, or has changed the row.
             if last:
                 raise
-    await conn.execute(_END, [_END_MS, name])
+    await _end_sessions(conn, _END, name, given_up=left)
+
+
+async def _end_sessions(
+    conn: Connection, ending: LiteralString, name: str, *, given_up: Collection[int] = ()
+) -> Collection[int]:
+    """Tell a login's sessions to end, and wait for those that are not given up. Return all that are left."""
+    told = {pid for pid, _ in await (await conn.execute(ending, [name])).fetchall()}
+    left = await until_ended(conn, told.difference(given_up), _END_MS)
+    return {*left, *told.intersection(given_up)}
 
 
 def _instant(value: object) -> datetime | None:

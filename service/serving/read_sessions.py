@@ -15,7 +15,7 @@ from psycopg import errors
 
 from service.domain.sessions import Ended, SessionLimits
 from service.serving.connections import OWNER_SETTINGS, Connection, translated, trusted, with_settings
-from service.serving.sessions import END_MS
+from service.serving.sessions import END_MS, until_ended
 
 _QUEUE_FULL: Final = 0.01
 """The used share of the server's queue of notifications from which sessions are ended that hold it back."""
@@ -23,7 +23,7 @@ _HOLD: Final = "select from pg_roles, pg_auth_members, pg_database, pg_locks lim
 """Takes locks on all shared catalogs that `_END` needs. They are kept until the transaction ends."""
 _FRESH: Final = "select pg_stat_clear_snapshot()"
 _END: Final = f"""
-select pid, login, why, pg_terminate_backend(pid, {END_MS})
+select pid, login, why, pg_terminate_backend(pid)
 from (
     select pid, usename::text as login, case
         when backend_xid is not null then 'write'
@@ -96,7 +96,9 @@ class PostgresReadSessions:
 
     async def _end(self, conn: Connection, *, full: bool) -> Sequence[tuple[int, str, str, bool]]:
         cursor = await conn.execute(trusted(_END), {**self._wanted, "full": full})
-        return [(pid, login, why, ended) for pid, login, why, ended in await cursor.fetchall()]
+        found = await cursor.fetchall()
+        left = await until_ended(conn, [pid for pid, *_ in found], END_MS)
+        return [(pid, login, why, told and pid not in left) for pid, login, why, told in found]
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Name the sessions of the state store for which others wait, without the text of their statements."""
+"""Name the sessions of the state store for which others wait, without the text of their statements, and end some."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ from service.telemetry.log import logger
 READERS: Final = "^tidefill_read(er)?(_|$)"
 """The logins that only read."""
 END_MS: Final = 2000
-"""How long a session may take to end. It only has to receive the signal."""
+"""How long sessions may take to end. They only have to receive the signal."""
+LOOK_SECONDS: Final = (0.005, 0.1)
+"""The first and the longest pause between two looks at sessions that end."""
 _COMMANDS: Final = (
     "SELECT|WITH|TABLE|VALUES|INSERT|UPDATE|DELETE|MERGE|COPY|FETCH|DECLARE|BEGIN|START|SET|SHOW|LOCK|VACUUM"
 )
@@ -39,9 +41,11 @@ select distinct {_SHOWN}, a.xact_start {_HELD}
 order by a.xact_start nulls first
 """
 _END_READERS: Final = f"""
-select pid, usename, pg_terminate_backend(pid, {END_MS})
+select pid, usename, pg_terminate_backend(pid)
 from (select distinct a.pid, a.usename::text {_HELD} and a.usename ~ '{READERS}') reader
 """
+# The view `pg_stat_activity` would need locks on shared catalogs, and there may be none left.
+_PRESENT: Final = "select pid from pg_stat_get_activity(null) where pid = any (%s)"
 log = logger("sessions")
 
 _ANY: Final = (
@@ -104,9 +108,32 @@ async def users(conn: Connection, names: Collection[str], *, older: str = "0s") 
 
 async def end_readers(conn: Connection, names: Collection[str]) -> None:
     """End the sessions of reading logins that hold a lock on one of these relations."""
-    for pid, login, ended in await (await conn.execute(trusted(_END_READERS), [list(names)])).fetchall():
+    found = await (await conn.execute(trusted(_END_READERS), [list(names)])).fetchall()
+    left = await until_ended(conn, [pid for pid, _, _ in found], END_MS)
+    for pid, login, told in found:
         why = f"it reads a dropped relation whose name is used again: {', '.join(names)}"
-        log.warning("session.ended", pid=pid, login=login, ended=ended, why=why)
+        log.warning("session.ended", pid=pid, login=login, ended=told and pid not in left, why=why)
+
+
+async def until_ended(conn: Connection, told: Collection[int], within_ms: int) -> Collection[int]:
+    """Wait for sessions that were told to end, for all of them together. Return those that have not ended in time.
+
+    Postgres cannot interrupt some functions. `pg_terminate_backend` with a timeout waits for each session in turn. So
+    a caller with many of them would hold up all others.
+    """
+    (pause, longest), waited = LOOK_SECONDS, 0.0
+    while (left := await _present(conn, told)) and waited * 1000 < within_ms:
+        await conn.execute("select pg_sleep(%s)", [pause])
+        waited, pause = waited + pause, min(pause * 2, longest)
+    return left
+
+
+async def _present(conn: Connection, pids: Collection[int]) -> Collection[int]:
+    if not pids:
+        return ()
+    # In a transaction, each look would find what the first one found.
+    await conn.execute("select pg_stat_clear_snapshot()")
+    return {pid for (pid,) in await (await conn.execute(_PRESENT, [list(pids)])).fetchall()}
 
 
 async def _holding(
