@@ -88,6 +88,11 @@ def test_nobody_enters_without_the_password(postgres: EmbeddedPostgres) -> None:
         psycopg.connect(url, password="guess")
 
 
+def test_i13_whoever_does_not_log_in_holds_a_connection_for_ten_seconds(postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(postgres.start()) as connection:
+        assert _show(connection, "authentication_timeout") == "10s"
+
+
 def test_its_files_are_private(postgres: EmbeddedPostgres, data_dir: Path) -> None:
     postgres.start()
     home = data_dir / "postgres"
