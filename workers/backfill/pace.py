@@ -109,18 +109,21 @@ class OperatorPace:
     """How much larger the pages of the epoch before could have been."""
     seconds: float = 0.0
     slice_seconds: float = 0.0
+    reading: bool = False
+    """Whether an operator that has run in the epoch had history to read."""
 
     def begin(self, epoch: int) -> float:
         """Return `fits` of the epoch before. The first call in an epoch closes that one."""
         if epoch != self.epoch:
             self.fits = OPERATOR_SHARE * self.slice_seconds / max(self.seconds, 1e-6) if self.slice_seconds else 1.0
-            self.epoch, self.seconds, self.slice_seconds = epoch, 0.0, 0.0
+            self.epoch, self.seconds, self.slice_seconds, self.reading = epoch, 0.0, 0.0, False
         return self.fits
 
-    def measured(self, *, seconds: float, slice_seconds: float) -> None:
+    def measured(self, *, seconds: float, slice_seconds: float, reading: bool = False) -> None:
         """Add the time of one operator. One of which no scan may read has no slice."""
         self.seconds += seconds
         self.slice_seconds += slice_seconds
+        self.reading = self.reading or reading
 
 
 def operator_rows_after(page_rows: int, *, rows: int, wanted: int, fits: float) -> int:

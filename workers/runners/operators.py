@@ -27,7 +27,7 @@ from workers.engines.port import ActorOutcome
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.port import FEW, FragmentRunner, Phase, Place, RunningEpoch
-from workers.state_store.port import has_store_engine
+from workers.state_store.port import TooSlowError, has_store_engine
 
 _NONE: Final[Sequence[ActorOutcome]] = ()
 
@@ -69,7 +69,7 @@ class Operator:
     engine: OperatorEngine | None = None
     """Made on first use, so that an idle view costs nothing."""
     cost: CostBudget | None = None
-    """The budget of its changes after its history. Made on first use."""
+    """The budget of its pages and changes: others wait for both. Made on first use."""
     ended: bool = False
 
     @classmethod
@@ -157,8 +157,7 @@ class Operator:
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch: the history that may be read now, and the changes of what was read before."""
-        if self.finished:
-            self.cost = self.cost or epoch.stores.budget()
+        self.cost = self.cost or epoch.stores.budget()
         began, task = epoch.clock(), self._task(epoch)
         finished = {fragment: scan.state.finished for fragment, scan in self.scans.items()}
         reads = [actor.permits != 0 for scan in task.scans.values() for actor in scan.actors]
@@ -168,10 +167,7 @@ class Operator:
             outcome = self._compute(epoch, task)
             self.anew = False
             seconds = epoch.clock() - began
-            if self.cost is not None:
-                self.cost = self.cost.charged(seconds, epoch.clock())
-                epoch.stores.took(self.job, seconds)
-            self.pace.measured(seconds=seconds, slice_seconds=share)
+            self.pace.measured(seconds=seconds, slice_seconds=share, reading=not all(finished.values()))
             epoch.timings_ms[f"job_{self.fragment}"] = seconds * 1000
             if any(reads):
                 epoch.timings_ms[f"reading_{self.fragment}"] = seconds * 1000
@@ -203,17 +199,26 @@ class Operator:
     def _compute(self, epoch: RunningEpoch, task: OperatorTask) -> OperatorOutcome:
         computing = False
         try:
-            if self.cost is not None:
-                epoch.stores.check_cost(self.job)
+            epoch.stores.check_cost(self.job)
             with epoch.spark_turn():
+                # The clock of the cost starts here: the wait for the turn is not the job's.
+                began = epoch.clock()
                 engine = self._engine(epoch)
                 # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
-                return engine.run(task)
+                outcome = engine.run(task)
+                self._charge(epoch, epoch.clock() - began)
+                return outcome
         except Exception as error:
+            told = _told(error, history=self.pace.reading or not self.finished)
             upstream = self.bound.upstream
-            raise JobFailedError(self.job, error, target=self.target, upstream=upstream, computing=computing) from error
+            raise JobFailedError(self.job, told, target=self.target, upstream=upstream, computing=computing) from error
+
+    def _charge(self, epoch: RunningEpoch, seconds: float) -> None:
+        assert self.cost is not None
+        self.cost = self.cost.charged(seconds, epoch.clock())
+        epoch.stores.took(self.job, seconds)
 
     def _check_present(self) -> None:
         if self.ended:
@@ -240,3 +245,8 @@ class Operator:
         changes = 0 if outcome is None or not first else outcome.replayed.read
         by_actor = {one.actor: one for one in outcomes}
         return scan.reports(by_actor, finishing=finishing, forwarded=lambda actor: 0 if actor else changes)
+
+
+def _told(error: Exception, *, history: bool) -> Exception:
+    """Return an error as users are told of it, if the job's `history` was being read."""
+    return error.with_history() if history and isinstance(error, TooSlowError) else error

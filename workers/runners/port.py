@@ -37,7 +37,7 @@ class Stores:
     sql: SqlStore | None = None
     """None for a format that stores no table that is filled from a source."""
     stage_timeout_ms: int = 0
-    """How long the changes of a scan may take, and those of all scans; 0 is no limit."""
+    """How long the changes of a scan may take, and those of all scans; 0 is no limit. Pages of operators count."""
     costs: SharedCosts = field(init=False)
     _lock: Lock = field(default_factory=Lock)
 
