@@ -92,7 +92,7 @@ end $$;
 
 _VERSION_3: Final = """
 -- In place of the rows of a relation that does not lie here. Volatile, or the planner would call it.
-create function state.refuse_read(name text, reason text) returns setof boolean
+create or replace function state.refuse_read(name text, reason text) returns setof boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
     raise exception 'cannot read "%": %', name, reason using errcode = 'feature_not_supported';
