@@ -252,12 +252,37 @@ def changes_of(
 
 
 def _net(every: pa.Table, key: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the first event of each key if it ended a row, then the last one if it began a row."""
+    """Yield the first event of each key if it ended a row, then the last one if it began a row.
+
+    A row that ended and began again as it was has not changed: a file was written anew for other rows.
+    """
     numbered = every.append_column(_AT, pa.array(range(every.num_rows), pa.int64()))
     groups = numbered.select([*key, _AT]).group_by(list(key)).aggregate([(_AT, "min"), (_AT, "max")])
-    for operation, which in ((CLOSE, f"{_AT}_min"), (LIVE, f"{_AT}_max")):
-        rows = every.take(groups.column(which))
-        yield operation, rows.filter(pc.equal(rows.column(OPERATION), pa.scalar(operation, pa.int8())))
+    first, last = (every.take(groups.column(f"{_AT}_{which}")) for which in ("min", "max"))
+    differs = pc.invert(_same(first.drop_columns([OPERATION]), last.drop_columns([OPERATION])))
+    for operation, rows in ((CLOSE, first), (LIVE, last)):
+        mine: Any = pc.equal(rows.column(OPERATION), pa.scalar(operation, pa.int8()))
+        # A row that only ended, or only began, is its first event and its last one.
+        once = pc.equal(first.column(OPERATION), last.column(OPERATION))
+        changed: Any = pc.and_(mine, pc.or_(differs, once))
+        yield operation, rows.filter(changed)
+
+
+def _same(some: pa.Table, others: pa.Table) -> Any:
+    """Return which rows of two tables are the same. NULL is the same as NULL."""
+    same: Any = pa.repeat(pa.scalar(value=True), some.num_rows)
+    for name in some.schema.names:
+        one: Any = some.column(name)
+        other: Any = others.column(name)
+        if pa.types.is_list(one.type):
+            # Arrow compares no lists.
+            equal = pa.array([a == b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], pa.bool_())
+        else:
+            nulls = pc.and_(one.is_null(), other.is_null())
+            same_values: Any = pc.equal(one, other)
+            equal = pc.or_(nulls, same_values.fill_null(False))
+        same = pc.and_(same, equal)
+    return same
 
 
 def _in_order(files: Files, place: DeltaPlace, relation: Relation, version: int) -> Iterator[tuple[int, pa.Table]]:

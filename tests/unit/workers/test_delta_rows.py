@@ -13,15 +13,16 @@ from deltalake import DeltaTable, write_deltalake
 
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.delta import DeltaPlace
-from service.protocol.delta_source import chosen_columns, delta_columns
+from service.protocol.delta_source import chosen_columns, delta_columns, source_place
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
-from workers.backfill.positions import Positions, pages
+from tests.support.lakes import SECRET, bucket, object_store
+from workers.backfill.positions import PageSize, Positions, Span, pages
 from workers.connectors import delta_rows
 from workers.connectors.delta_log import Watch, describe
 from workers.connectors.delta_rows import changes_of, page_of
 from workers.connectors.port import RefusedRowError, RefusedTableError
-from workers.state_store.port import CLOSE, VNODE
+from workers.state_store.port import CLOSE, LIVE, VNODE
 
 MARKED: Final = Path(__file__).parents[2] / "support" / "data" / "delta_marked.zip"
 """A table of Spark with deletion vectors: INSERT, DELETE, UPDATE, MERGE, OPTIMIZE, DELETE, RESTORE, a new column."""
@@ -85,15 +86,17 @@ def check_pages(relation: Relation, location: Path, version: int) -> None:
 
 
 def check_changes(relation: Relation, location: Path, after: int, upto: int) -> None:
-    """Applied to the rows before, the changes give the rows after. What they end was there."""
+    """Applied to the rows before, the changes give the rows after. What they end was there, and is no more."""
     key = relation.columns.index(relation.column("id"))
-    rows = {row[key]: row for row in there(relation, location, after)}
+    rows, ended = {row[key]: row for row in there(relation, location, after)}, dict[Any, Row]()
     for operation, batch in changes_of(place(location), relation, after, upto):
         for row in tuples(relation, batch):
             if operation == CLOSE:
                 assert rows.pop(row[key]) == row
+                ended[row[key]] = row
             else:
                 assert row[key] not in rows
+                assert ended.get(row[key]) != row
                 rows[row[key]] = row
     assert sorted(rows.values(), key=repr) == there(relation, location, upto)
 
@@ -198,3 +201,28 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     assert [one.name for one in relation_of(nested, [Column(name="id", type=ColumnType.parse("bigint"))]).columns]
     with pytest.raises(ValueError, match='column "id" is bigint in the Delta table, not text'):
         relation_of(nested, [Column(name="id", type=ColumnType.parse("text"))])
+
+
+def test_a_table_in_an_object_store_is_read_as_one_in_a_folder() -> None:
+    draw = random.Random(3)
+    with object_store() as address:
+        lake = bucket(address)
+        location, options = f"{lake.location}/t", {**lake.options, "location": f"{lake.location}/t"}
+        write_deltalake(location, made(range(20), draw), partition_by=["city"], storage_options=lake.storage)
+        write_deltalake(location, made(range(20, 25), draw), mode="append", storage_options=lake.storage)
+        lake.table().delete("id < 5")
+        shape, there_ = describe(options), source_place(options)
+        columns = chosen_columns(delta_columns(shape.schema), None, ["id"])
+        key = (KeyColumn(name="id"),)
+        relation = Relation(
+            id=RelationId(5), name="t", kind=RelationKind.TABLE, columns=columns, key=key, vnode_count=VNODES
+        )
+        watch = Watch(there_, relation, 0)
+        watch.look()
+        assert watch.newest == shape.version == 2
+        block = [Span(vnode) for vnode in range(VNODES)]
+        page = page_of(there_, relation, 1, block, size=PageSize(1000, exact=False))
+        assert sum(page.rows.values()) == 25
+        changes = [(operation, batch.num_rows) for operation, batch in changes_of(there_, relation, 0, 2)]
+        assert changes == [(CLOSE, 5), (LIVE, 5)]
+        assert SECRET not in repr(there_)
