@@ -46,8 +46,10 @@ class _LateError(Exception):
 
 def find_failing_row(spark: SparkSession, scan: ScanTask, task: StageTask, seconds: float) -> str | None:
     """Return the key of a row that fails, as `(id) = (5)`, or None if none was found within `seconds`."""
+    # The store has computed more rows than Spark's reader gives in a slice.
+    patient = task.model_copy(update={"slice_seconds": seconds})
     try:
-        return _search(spark, scan, task, ends=_monotonic() + seconds)
+        return _search(spark, scan, patient, ends=_monotonic() + seconds)
     except _LateError:
         return None
     except Exception:

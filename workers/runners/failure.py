@@ -55,7 +55,7 @@ _OF_VALUES: Final = ("22", "23502", "23514", "54")
 """Data exceptions, NULL in a key, violated checks (finite dates, for example), and values that are too long for a key's
 index.
 """
-KEY_SECONDS: Final = 60.0
+KEY_SECONDS: Final = 30.0
 """How long the keys of failing rows are searched for, for all jobs that failed in an epoch together. It takes a dozen
 jobs of Spark: a second or two, and more on a busy machine.
 """

@@ -8,16 +8,19 @@ import pyarrow as pa
 import pytest
 
 from service.protocol.ids import Epoch
+from service.protocol.relation import Relation
 from service.protocol.table_format import Capabilities
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
 from tests.support.projections import bound_projection
 from tests.support.state_store import relation
 from workers.backfill.actors import ActorTask
+from workers.backfill.positions import Block
 from workers.backfill.stages import Window
+from workers.engines import failing_row
 from workers.engines.failing_row import find_failing_row, joined, shown_key, smallest
 from workers.engines.port import ScanTask, StageTask
-from workers.state_store.port import CLOSE, LIVE, VNODE
+from workers.state_store.port import CLOSE, LIVE, VNODE, ArrowPage
 from workers.state_store.wire import read_schema
 
 UPSTREAM = relation(1, "t", {"id": "integer", "v": "integer"})
@@ -75,6 +78,32 @@ def test_n7a_the_only_new_row_is_named_without_a_try(rows: dict[int, list[int]],
     )
     scan = ScanTask(cast("Any", Changed(batches)), bound_projection(UPSTREAM, UPSTREAM, ("{id}", "{v}")), UPSTREAM)
     assert find_failing_row(cast("Any", None), scan, task, 10.0) == found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A store with a row in each of the first vnodes."""
+
+    rows: int
+    capabilities = Capabilities()
+
+    def read_page(self, upstream: Relation, block: Block, *_: object, **_more: object) -> ArrowPage:
+        (span,) = block
+        there = [{VNODE: span.vnode, "id": span.vnode, "v": 1}] if span.vnode < self.rows else []
+        batch = pa.RecordBatch.from_pylist(there, schema=read_schema(upstream))
+        return ArrowPage((batch,), {span.vnode: len(there)}, {span.vnode: None})
+
+
+def test_the_search_goes_on_behind_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store had read all rows in its slice, and Spark's reader takes longer."""
+    monkeypatch.setattr(failing_row, "_tries", lambda *_: lambda first, count: first <= 2 < first + count)
+    actor = ActorTask(runs=((0, UPSTREAM.vnode_count - 1),), positions=(), permits=None)
+    task = StageTask(
+        curr=Epoch(9), windows={}, changed=frozenset(), at={UPSTREAM.id: Epoch(9)}, actors=(actor,), page_rows=1
+    )
+    assert task.slice_seconds == 0
+    scan = ScanTask(cast("Any", Stored(4)), bound_projection(UPSTREAM, UPSTREAM, ("{id}", "{v}")), UPSTREAM)
+    assert find_failing_row(cast("Any", None), scan, task, 10.0) == "(id) = (2)"
 
 
 @pytest.mark.parametrize(("sizes", "tried"), [([], 0), ([0, 0], 0), ([1] * 100, 1), ([9_999, 1, 20_000, 5], 3)])
