@@ -1,5 +1,6 @@
 """External tables of every shape that matters, and single steps of tests that say exactly what happens."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -73,9 +74,11 @@ async def finish(world: CdcWorld) -> None:
     await world.epoch(world.throttled(None))
     for _ in range(20):
         await world.epoch(interval_ms=50)
-    # On a busy machine a source looks far away for a while.
-    for _ in range(20):
-        if world.waiting is not None:
-            await world.epoch(interval_ms=1000)
+    # On a busy machine a source looks far away for a while, and is asked again in time.
+    for _ in range(400):
+        if world.waiting is None and len(world.finished | set(world.broken)) == len(world.external.tables):
+            break
+        await world.epoch(interval_ms=1000)
+        await asyncio.sleep(0.05)  # noqa: TID251 - the source is asked again when time has passed
     assert len(world.finished | set(world.broken)) == len(world.external.tables)
     assert world.waiting is None
