@@ -1,6 +1,6 @@
 """The row that a query cannot transform is found by halves."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -96,7 +96,14 @@ class Stored:
 
 def test_the_search_goes_on_behind_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store had read all rows in its slice, and Spark's reader takes longer."""
-    monkeypatch.setattr(failing_row, "_tries", lambda *_: lambda first, count: first <= 2 < first + count)
+
+    def tries(*_: object) -> Callable[[int, int], bool]:
+        def fails(first: int, count: int) -> bool:
+            return first <= 2 < first + count
+
+        return fails
+
+    monkeypatch.setattr(failing_row, "_tries", tries)
     actor = ActorTask(runs=((0, UPSTREAM.vnode_count - 1),), positions=(), permits=None)
     task = StageTask(
         curr=Epoch(9), windows={}, changed=frozenset(), at={UPSTREAM.id: Epoch(9)}, actors=(actor,), page_rows=1
