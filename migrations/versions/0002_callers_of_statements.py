@@ -1,4 +1,4 @@
-"""Who sent a statement, so that callers take turns (expand).
+"""The caller of a statement, so that callers take turns (expand).
 
 Revision ID: 0002
 Revises: 0001

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from service.domain.errors import Conflict, Invalid
 from service.domain.parameters import SESSION_DEFAULTS
+from service.protocol.relation import Relation
 from service.protocol.stage import EngineChoice, Stage
 from service.protocol.stage_spark import lake_reason, spark_reason, verify_reason
 
@@ -25,9 +26,9 @@ def with_engine(stage: Stage, choice: EngineChoice) -> Stage:
     return stage.model_copy(update={"engine": choice})
 
 
-def check_lake(stage: Stage, lakes: Sequence[str]) -> None:
-    """Raise Invalid if a stage reads relations of a lake, by these names, and Spark cannot or shall not compute it."""
-    no_store = lake_reason(lakes)
+def check_lake(stage: Stage, read: Sequence[Relation]) -> None:
+    """Raise Invalid if one of the relations `read` lies in a lake, and Spark cannot or shall not compute the stage."""
+    no_store = lake_reason(read)
     if no_store is None:
         return
     if (reason := spark_reason(stage)) is not None:

@@ -30,7 +30,7 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "unix_socket_directories": "../run",
         "wal_level": "logical",
         "max_connections": "200",
-        # Whoever asks for a login and never answers with a password holds one of these connections meanwhile.
+        # A client that never answers with a password holds one of these connections meanwhile.
         "authentication_timeout": "10s",
         "shared_buffers": "512MB",
         # Writers wait for room in the WAL buffers, and for new segments to be zeroed; a backfill fills many segments a

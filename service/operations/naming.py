@@ -13,7 +13,7 @@ from service.ports.indexes import NamedIndex
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, LogicalView
 from service.ports.source_records import Source
-from service.protocol.ids import RelationId
+from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import RelationKind
 
 T = TypeVar("T")
@@ -59,6 +59,17 @@ async def named(tx: Transaction, name: str) -> Named | None:
     found = await tx.catalog.named(name) or await tx.views.named(name) or await tx.sources.named(name)
     found = found or await tx.indexes.named(name)
     return None if found is None else as_named(found)
+
+
+async def table_there(world: Context, name: str, *, if_not_exists: bool) -> JobId | None:
+    """Return the job of the table that IF NOT EXISTS finds, or None if the name is free. Raises Conflict otherwise."""
+    async with world.stores.begin() as tx:
+        found = await named(tx, name)
+    if found is None:
+        return None
+    if if_not_exists and found.kind is RelationKind.TABLE and found.entry is not None:
+        return found.entry.job
+    raise found.taken
 
 
 async def readers(tx: Transaction, relation: RelationId) -> list[Named]:

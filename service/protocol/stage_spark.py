@@ -4,9 +4,10 @@ Spark reads every input except the driver as a whole, and for changes those in w
 only by equalities: a join without one would compare every row with every other.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
+from service.protocol.relation import Relation
 from service.protocol.stage import Condition, Engine, EngineChoice, Expression, Join, Stage
 
 CLUSTER_SHARE: Final = 10
@@ -31,9 +32,10 @@ def engine_of(stage: Stage, no_store: str | None) -> tuple[Engine | None, str]:
     return chosen_engine(stage.engine, spark_reason(stage), no_store)
 
 
-def lake_reason(lakes: Sequence[str]) -> str | None:
-    """Return why the store cannot compute a stage that reads these relations of a lake, or None if there are none."""
-    return f"{', '.join(sorted(set(lakes)))} lies in a lake, which Spark reads" if lakes else None
+def lake_reason(read: Iterable[Relation]) -> str | None:
+    """Return why the store cannot compute a stage that reads these relations, or None if none lies in a lake."""
+    lakes = sorted({one.name for one in read if one.lake is not None})
+    return f"{', '.join(lakes)} lies in a lake, which Spark reads" if lakes else None
 
 
 def chosen_engine(choice: EngineChoice, no_spark: str | None, no_store: str | None) -> tuple[Engine | None, str]:

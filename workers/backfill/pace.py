@@ -91,7 +91,7 @@ OPERATOR_ROWS_MAX: Final = 200_000
 OPERATOR_ROWS_MIN: Final = 10
 """The least page while the epochs of a job take several slices: each of its rows may join a whole other table."""
 OPERATOR_LATE: Final = 0.15
-"""Below this `fits` an epoch took more than four slices. What a job takes without any page is less than that."""
+"""Below this `fits` an epoch took more than four slices. A job without any page takes less than that."""
 OPERATOR_SHARE: Final = 0.6
 """Share of its slice that an operator plans to use. The operators behind it compute its rows in the same epoch."""
 

@@ -65,11 +65,6 @@ class BoundStage:
         return {one.alias: self.relations[one.relation] for one in self.stage.inputs}
 
     @property
-    def lakes(self) -> list[str]:
-        """The names of its inputs that lie in a lake."""
-        return [one.name for one in self.relations.values() if one.lake is not None]
-
-    @property
     def upstream(self) -> Relation:
         """The driver's relation."""
         return self.relations[self.stage.driver.relation]

@@ -47,7 +47,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a version has changed. With `changes`, files of rows that say themselves what became of them, the others
+    """The changes of a version. With `changes`, files of rows that say themselves what became of them, the others
     need not be read.
     """
 

@@ -62,8 +62,13 @@ class Snapshot:
     def of_vnode(self, vnode: int, vnode_count: int) -> Sequence[tuple[int, Piece]]:
         """Return the pieces of a vnode with their numbers. Few pieces are spread over all vnodes."""
         count = len(self.pieces)
-        found = (at * vnode_count // count if count <= vnode_count else at % vnode_count for at in range(count))
-        return [(at, self.pieces[at]) for at, one in enumerate(found) if one == vnode]
+        if count > vnode_count:
+            numbers = range(vnode, count, vnode_count)
+        else:
+            # The only one for which `at * vnode_count // count` may be the vnode.
+            at = -(-vnode * count // vnode_count)
+            numbers = range(at, at + (at < count and at * vnode_count // count == vnode))
+        return [(at, self.pieces[at]) for at in numbers]
 
 
 @lru_cache(maxsize=4)
@@ -134,7 +139,7 @@ def _of_span(
             if most is not None and kept.num_rows > most:
                 places = _places(snapshot.kept.get(piece.file.path), begins, batch.num_rows)
                 yield kept.slice(0, most), (str(at), str(begins + places[most - 1].as_py() + 1))
-                # Whoever limits the rows reads no further.
+                # A limit ends the page here.
                 return
             if most is not None:
                 most -= kept.num_rows

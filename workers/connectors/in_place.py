@@ -121,7 +121,7 @@ def _version(store: CopyingStore, relation: Relation, at: Epoch) -> int | None:
     return _version_at(store, relation.id, relation.name, at)
 
 
-# What an epoch has that was committed does not change. A task reads many pages of it.
+# A committed epoch keeps its version. A task reads many pages of it.
 @lru_cache(maxsize=64)
 def _version_at(store: CopyingStore, relation: RelationId, name: str, at: Epoch) -> int | None:
     page = store.read_page(versions(relation, name), (Span(0),), at=at, size=_FEW)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from service.protocol.ids import RelationId
+from service.protocol.stage_spark import lake_reason
 from workers.backfill.stages import BoundStage
 from workers.connectors.port import SinkWriter
 from workers.engines.port import ActorOutcome, StageTask
@@ -65,7 +66,8 @@ class SparkStageChanges:
         stage = self.bound.stage
         wholly = {one.alias for join in stage.joins[0 if stage.partition is not None else 1 :] for one in join.inputs}
         needed = {one.id for alias, one in self.bound.of.items() if (moved if alias in wholly else moved - {alias})}
-        able = has_store_engine(self.store) and self.sink is None and not self.bound.lakes
+        in_store = self.sink is None and lake_reason(self.bound.relations.values()) is None
+        able = has_store_engine(self.store) and in_store
         ready = self.inputs.ready(needed, task.windows, slice_seconds=task.slice_seconds if able else None)
         written = Written(0, 0)
         if ready and moved:

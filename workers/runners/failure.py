@@ -35,7 +35,7 @@ _DUPLICATE: Final = re.compile(
     r"duplicate key value violates unique constraint.*?DETAIL: +Key (?P<key>[^\n]*) already", re.DOTALL
 )
 _REFUSED_ROW: Final = re.compile(r"Refused(?:Row|Table)Error: (?P<said>[^\n]*)")
-"""What an external system cannot take or give, as reported by the executor's Python process."""
+"""A row or a table that an external system refuses, as reported by the executor's Python process."""
 _EXHAUSTED: Final = re.compile(r"MemoryError|exited with (?:exit )?code 52|OOMKilled")
 """The error text of a task that ran out of memory: in Java, Spark or Python, in another machine's JVM, in its
 container.
@@ -91,7 +91,7 @@ class JobFailedError(Exception):
         self.where = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"'
         self.deterministic, reason = explain(error)
         if upstream.lake is not None and (found := _DUPLICATE.search(str(error))) is not None:
-            # Nobody but its owner sees to it that the key is one.
+            # The owner of the Delta table alone keeps its key unique.
             self.deterministic, reason = True, f"two rows of {upstream.name} have one key: {found['key']}"
         self.too_slow = isinstance(error, TooSlowError)
         self.beyond_spark = _BEYOND_SPARK.search(str(error)) is not None or _ARITHMETIC.search(str(error)) is not None

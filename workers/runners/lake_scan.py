@@ -5,10 +5,10 @@ is the version, so it is stored with the epoch. A thread looks for versions, and
 cannot be followed any further fails its job with the reason. Next: `workers.connectors.in_place`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.protocol.ids import JobId, RelationId, Vnode
+from service.protocol.ids import JobId, Vnode
 from service.protocol.plan import FragmentPlan, JobPlan, PositionState, SplitScanPlan, VnodePosition
 from service.protocol.relation import versions_of
 from service.protocol.report import FragmentReport
@@ -18,13 +18,12 @@ from workers.connectors.in_place import first_rows, first_version, located, plac
 from workers.connectors.kinds import SecretOf
 from workers.connectors.port import RefusedTableError
 from workers.runners.failure import JobFailedError
-from workers.runners.history import HistoryScan
-from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
-from workers.runners.split_scan import SplitOutcome
+from workers.runners.port import FragmentRunner, Place, RunningEpoch
+from workers.runners.split_scan import SplitOutcome, TableFiller
 
 
 @dataclass(kw_only=True)
-class LakeScan(HistoryScan):
+class LakeScan(TableFiller):
     """One table while it is followed: a `FragmentRunner`."""
 
     watch_of: Callable[[int], Watch]
@@ -32,8 +31,6 @@ class LakeScan(HistoryScan):
     watch: Watch | None = None
     rows: int | None = None
     """About how many rows the table has, as the service was told."""
-    settled: bool = True
-    """Its versions are in the database graph, where no change log is replayed."""
 
     @classmethod
     def join(
@@ -52,24 +49,6 @@ class LakeScan(HistoryScan):
             return Watch(place_of(located(relation, secret_of)), relation, version)
 
         return cls(job.id, relation, ScanState.of(fragment, now=now), watch_of=watch_of)
-
-    @property
-    def place(self) -> Place:
-        """The place of its table among what is written before it is read."""
-        return Phase.SOURCE, self.target.id, self.state.id
-
-    @property
-    def reads(self) -> Collection[RelationId]:
-        """Nothing of the graph."""
-        return ()
-
-    def is_brief(self, epoch: RunningEpoch) -> bool:
-        """Return False: it runs before all that read its table."""
-        del epoch
-        return False
-
-    def replan(self) -> None:
-        """Do nothing: no plan depends on the actors."""
 
     def end(self) -> None:
         """Look for versions no more."""

@@ -86,24 +86,11 @@ class Turn:
 
 
 @dataclass(kw_only=True)
-class SplitScan(HistoryScan):
-    """One scan while it runs: a `FragmentRunner`."""
+class TableFiller(HistoryScan):
+    """What scans have in common that fill a table of the database graph, without reading any other relation."""
 
-    reader: SplitReader
-    pace: Pace = field(default_factory=Pace)
-    first: int = 0
-    """The split that is read first. The previous epoch had no time left for it."""
     settled: bool = True
     """Its table is in the database graph, where no change log is replayed."""
-
-    @classmethod
-    def join(
-        cls, _runners: Mapping[Place, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
-    ) -> "SplitScan":
-        """Build a scan from its plan."""
-        assert isinstance(fragment, SplitScanPlan)
-        reader = SOURCES[fragment.connector.name](fragment.connector.options, job.relation)
-        return cls(job.id, job.relation, ScanState.of(fragment, now=now), reader=reader)
 
     @property
     def place(self) -> Place:
@@ -125,6 +112,25 @@ class SplitScan(HistoryScan):
 
     def end(self) -> None:
         """Do nothing: no resource is held between epochs."""
+
+
+@dataclass(kw_only=True)
+class SplitScan(TableFiller):
+    """One scan while it runs: a `FragmentRunner`."""
+
+    reader: SplitReader
+    pace: Pace = field(default_factory=Pace)
+    first: int = 0
+    """The split that is read first. The previous epoch had no time left for it."""
+
+    @classmethod
+    def join(
+        cls, _runners: Mapping[Place, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
+    ) -> "SplitScan":
+        """Build a scan from its plan."""
+        assert isinstance(fragment, SplitScanPlan)
+        reader = SOURCES[fragment.connector.name](fragment.connector.options, job.relation)
+        return cls(job.id, job.relation, ScanState.of(fragment, now=now), reader=reader)
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Read the due rows until the turn is over, write them and report them. Raises JobFailedError."""

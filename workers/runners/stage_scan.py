@@ -285,7 +285,7 @@ class StageScan(HistoryScan):
         """Return why the store cannot compute the stage. It reads its own tables only, and writes into these."""
         if not epoch.stores.versioned.capabilities.store_engine or self.delivery is not None:
             return "the table format has no engine"
-        return lake_reason(self.bound.lakes)
+        return lake_reason(self.bound.relations.values())
 
     def _by_rows(self, epoch: RunningEpoch) -> Engine:
         """Choose the engine by the rows of the history that is read, or of the changes of this epoch."""

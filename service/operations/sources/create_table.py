@@ -19,7 +19,7 @@ from service.domain.splits import WHOLE, even_splits, sampled_splits, wanted_spl
 from service.operations.commands.limits import asked_limit, first_limit
 from service.operations.jobs import lifecycle
 from service.operations.leaving import Gone
-from service.operations.naming import named
+from service.operations.naming import table_there
 from service.operations.retrying import retried
 from service.operations.sources import registry
 from service.operations.sources.registry import ABANDONED
@@ -30,7 +30,7 @@ from service.ports.source_records import Source
 from service.ports.sources import Address
 from service.protocol.cdc import CdcScan, CdcSource, Split
 from service.protocol.columns import TypeName
-from service.protocol.ids import JobId, RelationId
+from service.protocol.ids import RelationId
 from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
 from service.sql.statements.follow import CreateTableFrom
 from service.sql.statements.tables import UNBOUND
@@ -63,7 +63,8 @@ async def create_table(
 
     Raises Invalid with a position, NotFound, Conflict, Unavailable.
     """
-    job = await _taken(world, statement)
+    # Before any change in the external database.
+    job = await table_there(world, statement.name, if_not_exists=statement.if_not_exists)
     if job is None:
         outside = await _looked(world, statement)
         asked = await _asked(world, statement, outside, text, session, asked_by=asked_by)
@@ -73,20 +74,6 @@ async def create_table(
         job = asked.job
     await lifecycle.finished(world, job, gone=gone)
     return (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',)
-
-
-async def _taken(world: Context, statement: CreateTableFrom) -> JobId | None:
-    """Return the job of the table that IF NOT EXISTS finds, or None if the name is free.
-
-    Raises Conflict if the name is taken otherwise. This check comes before any change in the external database.
-    """
-    async with world.stores.begin() as tx:
-        found = await named(tx, statement.name)
-    if found is None:
-        return None
-    if statement.if_not_exists and found.kind is RelationKind.TABLE and found.entry is not None:
-        return found.entry.job
-    raise found.taken
 
 
 async def _looked(world: World, statement: CreateTableFrom) -> _Outside:

@@ -10,14 +10,14 @@ from service.domain.parallelism import asked_vnodes
 from service.operations.asking import ask
 from service.operations.jobs import lifecycle
 from service.operations.leaving import Gone
-from service.operations.naming import named
+from service.operations.naming import table_there
 from service.operations.sources.secrets import value as secret_value
-from service.operations.world import Context, World
+from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.records import NewJob, NewSplitScan
 from service.protocol.connector import Connector
 from service.protocol.delta_source import FIRST, ROWS, chosen_columns, delta_columns
-from service.protocol.ids import JobId, RequestId
+from service.protocol.ids import RequestId
 from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
 from service.protocol.request import DescribeTable, TableDescribed
 from service.sql.statements.lake import CreateLakeTable
@@ -39,7 +39,7 @@ async def create_lake_table(
 
     Raises Invalid with a position, NotFound, Conflict, Unavailable.
     """
-    job = await _taken(world, statement)
+    job = await table_there(world, statement.name, if_not_exists=statement.if_not_exists)
     if job is None:
         new = await _planned(world, statement, text, session)
         made = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
@@ -49,17 +49,6 @@ async def create_lake_table(
         job = made.job
     await lifecycle.finished(world, job, gone=gone)
     return (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',)
-
-
-async def _taken(world: Context, statement: CreateLakeTable) -> JobId | None:
-    """Return the job of the table that IF NOT EXISTS finds, or None if the name is free. Raises Conflict otherwise."""
-    async with world.stores.begin() as tx:
-        found = await named(tx, statement.name)
-    if found is None:
-        return None
-    if statement.if_not_exists and found.kind is RelationKind.TABLE and found.entry is not None:
-        return found.entry.job
-    raise found.taken
 
 
 async def _planned(world: World, statement: CreateLakeTable, text: str, session: Mapping[str, str]) -> NewJob:

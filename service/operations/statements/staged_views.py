@@ -104,8 +104,7 @@ def check_staged(
     """Raise Invalid if a view of stages cannot be created in this way."""
     place = statement.query.start + 1
     for one in view.stages:
-        read = (view.relations[each.relation] for each in one.stage.inputs)
-        check_lake(one.stage, [each.name for each in read if each.lake is not None])
+        check_lake(one.stage, [view.relations[each.relation] for each in one.stage.inputs])
     reason = next(filter(None, (spark_reason(one.stage) for one in view.stages)), None)
     what = "joins, aggregates, subqueries and windows"
     snapshot = strategy.scan_type is ScanType.SNAPSHOT_BACKFILL

@@ -101,9 +101,8 @@ def _stage(
 ) -> Iterator[str]:
     branch, margin = ("└─", "    ") if last else ("├─", "│   ")
     stage, arranged = one.stage, one.arranged
-    read = (relations[each.relation] for each in stage.inputs)
-    lakes = [each.name for each in read if each.lake is not None]
-    engine, why = (Engine.STORE, WHY_STORE) if arranged else engine_of(stage, lake_reason(lakes))
+    no_store = lake_reason(relations[each.relation] for each in stage.inputs)
+    engine, why = (Engine.STORE, WHY_STORE) if arranged else engine_of(stage, no_store)
     facts = [
         f"stage: {number}",
         f"target: {one.target.name}",
