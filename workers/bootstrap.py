@@ -1,5 +1,6 @@
 """Wire a worker. This is the only module that knows every concrete class."""
 
+import gc
 import os
 import signal
 import socket
@@ -55,6 +56,9 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, partial(_stop, agent, settings.leave_seconds))
     threading.Thread(target=_end_with, args=(session, agent), daemon=True).start()
+    # Epochs that plan anew collect garbage (`workers.spark.frames.release_plans`). These objects stay.
+    gc.collect()
+    gc.freeze()
     log.info("worker.started", worker=worker, parallelism=session.parallelism)
     agent.run()
     lost = session.lost(0)

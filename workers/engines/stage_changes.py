@@ -26,6 +26,7 @@ from workers.engines.stage_lookups import BROADCAST_BYTES
 from workers.engines.stage_parts import changed_parts
 from workers.engines.stage_rows import nothing_read, write_changes
 from workers.engines.stage_rule import StageRule
+from workers.spark.frames import release_plans
 from workers.state_store.port import CLOSE, LIVE, VersionedStore, Written, has_store_engine
 
 FEW: Final = 10_000
@@ -71,7 +72,10 @@ class SparkStageChanges:
         ready = self.inputs.ready(needed, task.windows, slice_seconds=task.slice_seconds if able else None)
         written = Written(0, 0)
         if ready and moved:
-            written = self._follow(changes, task)
+            try:
+                written = self._follow(changes, task)
+            finally:
+                release_plans()
             self.inputs.assure_single_reads()
         self.inputs.record(changes, task.windows)
         if not ready:

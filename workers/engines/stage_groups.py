@@ -19,7 +19,7 @@ from workers.engines.stage_lookups import Whole
 from workers.engines.stage_rows import outcomes_of, over, packing, sums_of, with_written, write_changes
 from workers.engines.whole import blocks_of
 from workers.queries.stage_spark import StageSelect
-from workers.spark.frames import Reports, send_task
+from workers.spark.frames import Reports, rows_of, send_task
 from workers.state_store.port import CLOSE, LIVE, VersionedStore, Written, has_store_engine
 from workers.state_store.wire import ticked
 
@@ -67,7 +67,7 @@ def _differences(bound: BoundStage, sides: Mapping[int, DataFrame]) -> DataFrame
 def _arriving(bound: BoundStage, rows: DataFrame, task: StageTask) -> Iterator[Row]:
     """Return the sums when the first of them is there: the transaction that takes them is short."""
     send_task(rows, task)
-    sums = packing(over(rows, StageSelect(bound).sums_written)).toLocalIterator()
+    sums = rows_of(packing(over(rows, StageSelect(bound).sums_written)))
     first = next(sums, None)
     return iter(()) if first is None else chain([first], sums)
 

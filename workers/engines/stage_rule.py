@@ -46,7 +46,7 @@ class StageRule:
         They have the driver's `VNODE` if their own is not computed from their values.
         """
         cores = [
-            self._core(one.alias, versions, side)
+            self._core(one.alias, versions, side).select(*self._core_columns())
             for one in self.core.inputs
             if (versions := self.inputs[one.alias].versions(side)) is not None
         ]
@@ -55,7 +55,7 @@ class StageRule:
         if not cores:
             return None
         states = {one.alias: self.inputs[one.alias].state(side) for join in self.attached for one in join.inputs}
-        return reduce(DataFrame.unionAll, [self.joins.beyond(core, states) for core in cores])
+        return self.joins.beyond(reduce(DataFrame.unionAll, cores), states)
 
     def release(self) -> None:
         """Release the memory of the kept frames."""

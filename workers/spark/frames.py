@@ -5,12 +5,14 @@ Therefore a frame is built on first use and kept. The task of an epoch reaches t
 the job.
 """
 
+import gc
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel
 from pyspark import AccumulatorParam, TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -65,9 +67,28 @@ def run_frame(frame: DataFrame, task: BaseModel) -> list[str]:
     return [row[0] for row in frame.collect()]
 
 
+def rows_of(frame: DataFrame) -> Iterator[Row]:
+    """Run a frame's jobs, and yield its rows, one partition in memory at a time. Raises Spark's errors.
+
+    `toLocalIterator` of Spark 4.2 keeps the job of each partition for ever, with the plan and all that it has sent.
+    """
+    rdd = frame.rdd
+    for partition in range(rdd.getNumPartitions()):
+        yield from frame.sparkSession.sparkContext.runJob(rdd, list, [partition])
+
+
 def send_task(frame: DataFrame, task: BaseModel) -> None:
     """Give a task to the jobs that this thread runs from now on."""
     frame.sparkSession.sparkContext.setLocalProperty(_PROPERTY, task.model_dump_json())
+
+
+def release_plans() -> None:
+    """Have the JVM forget the frames that nobody holds any more, and the tables that their joins sent to all tasks.
+
+    Python's objects of the JVM are in cycles, which would stay until its collector runs by itself, hundreds of plans
+    later.
+    """
+    gc.collect()
 
 
 def bytes_of(frame: DataFrame) -> int:

@@ -58,6 +58,11 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.legacy.allowUntypedScalaUDF": "false",
+    # Spark takes a whole page of memory, up to 64 MB of them, for each small table that it sends to all tasks. A stage
+    # of many inputs sends dozens in an epoch.
+    "spark.buffer.pageSize": "1m",
+    # Each of these threads keeps the last table that it has sent for a minute.
+    "spark.sql.broadcastExchange.maxThreadThreshold": "16",
     "spark.driver.memory": "1g",
     JAVA_OPTIONS: "-XX:+UseParallelGC",
     "spark.scheduler.mode": "FAIR",
