@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from service.domain.lending import Loan
 from service.protocol.ids import Epoch, GraphId
 from service.protocol.relation import Relation
 
@@ -10,8 +11,12 @@ from service.protocol.relation import Relation
 class Lending(Protocol):
     """Keeps epochs readable for the logins of users' own tools, and lets these read the versions of rows."""
 
-    async def lend(self, relations: Sequence[Relation], epochs: Mapping[GraphId, Epoch], *, loan: str) -> None:
-        """Pin an epoch of each graph for `LOAN_SECONDS`. Raises Conflict if its versions may have been vacuumed."""
+    async def lend(self, relations: Sequence[Relation], epochs: Mapping[GraphId, Epoch], *, loan: Loan) -> None:
+        """Pin an epoch of each graph for `LOAN_SECONDS`.
+
+        Raises Conflict if the borrower has `LOANS_MAX` loans, however many calls come at once, or if the versions of an
+        epoch may have been vacuumed.
+        """
         ...
 
     async def renew(self, loan: str) -> bool:
@@ -20,8 +25,4 @@ class Lending(Protocol):
 
     async def end(self, loan: str) -> None:
         """End it, if it lasts."""
-        ...
-
-    async def count(self, borrower: str) -> int:
-        """Return how many loans last whose texts begin with `borrower`."""
         ...

@@ -9,7 +9,8 @@ from typing import Final
 
 from psycopg import sql
 
-from service.domain.lending import LOAN_SECONDS
+from service.domain.errors import Conflict
+from service.domain.lending import LOAN_SECONDS, LOANS_MAX, Loan
 from service.protocol.ids import Epoch, GraphId
 from service.protocol.relation import Relation
 from service.serving import relation_ddl
@@ -21,6 +22,11 @@ _READABLE: Final = (
 )
 _LOCK: Final = 0x7469646566696C6E
 """Its advisory lock serialises grants."""
+_BORROWER_LOCK: Final = 0x7469646566696C6F
+"""Its advisory locks serialise the loans of each borrower."""
+_LOANS: Final = (
+    "select count(distinct holder) from state.pin where starts_with(holder, %s) and expires_at > clock_timestamp()"
+)
 _VERSIONS: Final = ("_vnode", "_from", "_to")
 
 
@@ -30,13 +36,22 @@ class PostgresLending:
     def __init__(self, pool: Pool, group: str) -> None:
         self._pool, self._group = pool, group
 
-    async def lend(self, relations: Sequence[Relation], epochs: Mapping[GraphId, Epoch], *, loan: str) -> None:
+    async def lend(self, relations: Sequence[Relation], epochs: Mapping[GraphId, Epoch], *, loan: Loan) -> None:
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
+                await self._count(conn, loan.borrower)
                 for graph, epoch in sorted(epochs.items()):
-                    await take(conn, graph, epoch, loan, seconds=LOAN_SECONDS)
+                    await take(conn, graph, epoch, str(loan), seconds=LOAN_SECONDS)
                 for relation in relations:
                     await self._open(conn, relation)
+
+    async def _count(self, conn: Connection, borrower: str) -> None:
+        """Raise Conflict if the borrower has too many loans. Until the transaction ends, it gets no other one."""
+        whose = Loan.of_borrower(borrower)
+        await conn.execute("select pg_advisory_xact_lock(hashtextextended(%s, %s))", [whose, _BORROWER_LOCK])
+        found = await (await conn.execute(_LOANS, [whose])).fetchone()
+        if found is not None and found[0] >= LOANS_MAX:
+            raise Conflict(f"the caller reads {LOANS_MAX} epochs already: one of them has to end first")
 
     async def _open(self, conn: Connection, relation: Relation) -> None:
         """Let the logins read the versions of a relation, unless they may."""
@@ -63,14 +78,3 @@ class PostgresLending:
         with translated():
             async with self._pool.connection() as conn:
                 await conn.execute("delete from state.pin where holder = %s", [loan])
-
-    async def count(self, borrower: str) -> int:
-        with translated():
-            async with self._pool.connection() as conn:
-                found = await conn.execute(
-                    "select count(distinct holder) from state.pin"
-                    " where starts_with(holder, %s) and expires_at > clock_timestamp()",
-                    [borrower],
-                )
-                row = await found.fetchone()
-                return 0 if row is None else int(row[0])

@@ -7,7 +7,7 @@ from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import Job, JobState
-from service.domain.lending import LOAN_LIFE, LOANS_MAX, Loan
+from service.domain.lending import LOAN_LIFE, Loan
 from service.operations.naming import as_named
 from service.operations.read_logins import suffix_of
 from service.operations.world import World
@@ -48,15 +48,13 @@ async def lend(
         if epoch > newest:
             raise Invalid(f"epoch {epoch} is not published: the newest is {newest}")
         epochs = dict.fromkeys(epochs, epoch)
-    if await lending.count(Loan.of_borrower(borrower)) >= LOANS_MAX:
-        raise Conflict(f"the caller reads {LOANS_MAX} epochs already: one of them has to end first")
-    loan = str(Loan(borrower, world.clock.now(), secrets.token_hex(8)))
+    loan = Loan(borrower, world.clock.now(), secrets.token_hex(8))
     await lending.lend([entry.relation for entry in entries], epochs, loan=loan)
     lent = [
         LentRelation(entry.relation, epochs[graph], entry.key_count)
         for entry, graph in zip(entries, graphs, strict=True)
     ]
-    return loan, lent
+    return str(loan), lent
 
 
 async def renew(world: World, text: str, *, asked_by: Asker) -> None:
