@@ -85,9 +85,11 @@ class Settings(BaseSettings):
     otel_ratio: float = Field(default=0.01, ge=0, le=1)
     """The share of epochs and requests that are traced. Jobs, epochs with a mutation and slow ones always are."""
     dml_waiting_max: int = Field(default=20_000, gt=0)
-    """How many statements may wait for an epoch, as while a worker restarts. Others are refused with 503."""
+    """How many statements may wait for an epoch, as while a worker restarts. They are shared out among callers, so one
+    caller has half of them at most. Others are refused with 503.
+    """
     dml_waiting_bytes_max: int = Field(default=256 << 20, gt=0)
-    """How many bytes these statements may have together."""
+    """How many bytes these statements may have together. They are shared out likewise."""
     body_size_max: int = Field(default=1 << 20, gt=0)
     """The largest JSON body of a statement in bytes. Other calls, and all of a statement except its text, have at most
     131,072. Bulk loads have other limits.

@@ -13,6 +13,11 @@ from typing import Final
 _REMEMBERED: Final = 1_000
 
 
+def has_room(places: int, *, taken: int, own: int) -> bool:
+    """Return whether a caller that holds `own` of the taken places may take another one."""
+    return places - taken > own
+
+
 @dataclass(slots=True)
 class Shares:
     """The places, and how many of them each caller holds."""
@@ -26,7 +31,7 @@ class Shares:
 
     def room(self, caller: str) -> bool:
         """Return whether the caller may take another place."""
-        return self.places - self.taken > self.held[caller]
+        return has_room(self.places, taken=self.taken, own=self.held[caller])
 
     def take(self, caller: str) -> None:
         """Give the caller a place."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
+from service.domain.backlog import QueuedStatements
 from service.ports.records import StoredStatement
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, StatementId
@@ -54,8 +55,8 @@ class Statements(Protocol):
         """
         ...
 
-    async def backlog(self) -> tuple[int, int]:
-        """Return the number of statements that no barrier carries yet, and the bytes of their texts."""
+    async def backlog(self) -> Mapping[str, QueuedStatements]:
+        """Return the statements that no barrier carries yet, by caller; those without one are the caller ""."""
         ...
 
     async def finish(

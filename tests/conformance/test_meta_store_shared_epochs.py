@@ -36,9 +36,20 @@ async def test_c8_a_barrier_gets_only_so_many_bytes_of_statements(stores: Stores
     assert await waiting(stores, bytes_max=100 * KIB) == [first, second]
     assert await waiting(stores, bytes_max=1000 * KIB) == [first, second, third]
     async with stores.begin() as tx:
-        count, size = await tx.statements.backlog()
-    assert count == 3
-    assert 3 * 64 * KIB < size < 3 * 66 * KIB
+        (queued,) = (await tx.statements.backlog()).values()
+    assert queued.number == 3
+    assert 3 * 64 * KIB < queued.bytes < 3 * 66 * KIB
+
+
+async def test_a16_the_backlog_is_counted_by_caller(stores: Stores) -> None:
+    await running(stores)
+    carried = await accept(stores, caller="greedy")
+    await carry(stores, 10, carried)
+    for caller in ("greedy", "greedy", "other", None):
+        await accept(stores, caller=caller)
+    async with stores.begin() as tx:
+        backlog = await tx.statements.backlog()
+    assert {caller: queued.number for caller, queued in backlog.items()} == {"greedy": 2, "other": 1, "": 1}
 
 
 async def test_tables_take_turns(stores: Stores) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from service.domain.backlog import NONE, QueuedStatements
 from service.domain.dml import SINGLY
 from service.domain.errors import Conflict
 from service.ports.records import Claim, Json, StoredStatement
@@ -74,9 +75,13 @@ class FakeStatements:
             return one
         return replace(one, statement=one.statement.model_copy(update={"relation": row.relation}))
 
-    async def backlog(self) -> tuple[int, int]:
-        waiting = [row.stored.statement for row in self.tables.statements.values() if row.carried_by is None]
-        return len(waiting), sum(map(_bytes, waiting))
+    async def backlog(self) -> Mapping[str, QueuedStatements]:
+        found: dict[str, QueuedStatements] = {}
+        for row in self.tables.statements.values():
+            if row.carried_by is None:
+                caller = row.caller or ""
+                found[caller] = found.get(caller, NONE) + QueuedStatements(1, _bytes(row.stored.statement))
+        return found
 
     async def blame(self, epoch: Epoch, culprit: StatementId | None) -> Sequence[tuple[StatementId, int]]:
         carried = sorted(one for one, row in self.tables.statements.items() if row.carried_by == epoch)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row, Select, and_, case, delete, exists, func, insert, or_, select, update
 
+from service.domain.backlog import QueuedStatements
 from service.domain.dml import SINGLY
 from service.meta_store.documents import among, printable, recordset, stored_text, text_of
 from service.meta_store.engine import OnConnection
@@ -83,10 +84,11 @@ class PostgresStatements(OnConnection):
         present, _ = await read_relations(self._connection, altered, ()) if altered else ({}, {})
         return [_of_present(one, present) for one in found]
 
-    async def backlog(self) -> tuple[int, int]:
-        size = func.coalesce(func.sum(statements.c.bytes), 0)
-        row = (await self._connection.execute(select(func.count(), size).where(WAITING))).one()
-        return int(row[0]), int(row[1])
+    async def backlog(self) -> Mapping[str, QueuedStatements]:
+        of = statements.c
+        counted = select(of.caller, func.count(), func.sum(of.bytes)).where(WAITING).group_by(of.caller)
+        rows = await self._connection.execute(counted)
+        return {caller or "": QueuedStatements(count, int(size)) for caller, count, size in rows}
 
     async def finish(
         self,

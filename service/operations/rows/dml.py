@@ -71,12 +71,12 @@ async def _accept(
     async with _recorded(world, statement, asked_by) as tx:
         now = world.clock.monotonic()
         if world.calls.backlog.is_old(now):
-            world.calls.backlog.counted(*await tx.statements.backlog(), now=now)
-        world.calls.backlog.admit()
+            world.calls.backlog.counted(await tx.statements.backlog(), now=now)
+        world.calls.backlog.admit(asked_by.actor)
         size = await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows, caller=asked_by.actor)
         if claim is not None:
             await tx.keys.accepted(claim, statement.id)
-    world.calls.backlog.accepted(size)
+    world.calls.backlog.accepted(asked_by.actor, size)
     world.signals.notify(DATABASE_GRAPH)
 
 
