@@ -74,7 +74,8 @@ class SystemParameters:
     """How long the changes of a created view may take in epochs for which every statement waits. The seconds of
     each epoch beyond 2 are counted, and a fifth of the time since is taken off. A view that takes longer moves into a
     graph of its own. 0 is no limit, and Spark may always take 10 s. A new value counts from the next recovery on.
-    Pages of joins under Arrangement count as well, and a view that takes longer while it is created fails.
+    Pages of joins under Arrangement count as well, and a view that takes longer while it is created fails. The next
+    one of its caller starts when five times this limit has passed.
     """
     spark_history_rows: int = 100_000
     """From how many rows on Spark reads a history with `stage_engine = auto`. The state store reads a smaller one,

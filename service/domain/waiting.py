@@ -14,6 +14,7 @@ from service.domain.graph import GraphStatus, GraphView, OwnWorker, Pace
 from service.domain.job import Job, JobState, queued_at
 from service.domain.launching import Launch
 from service.domain.progress import ScanProgress, follows_unread, held_outside
+from service.domain.slow_views import SLOW_VIEW
 
 OVERDUE_INTERVALS: Final = 2
 """A healthy barrier is published within two intervals."""
@@ -41,6 +42,7 @@ class Reason(StrEnum):
     STOP = "stop"
     SOURCE = "source"
     NAME = "name"
+    SLOW_VIEW = "slow_view"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,7 @@ def why(
         return Waiting(Reason.NAME, f"its view cannot be made: {job.held_back}", job.state_since)
     match job.state:
         case JobState.INITIAL | JobState.QUEUED if job.preparing is not None:
-            reason = Reason.NAME if job.preparing.startswith(NAME_KEPT) else Reason.INDEX
-            return Waiting(reason, job.preparing, job.state_since or job.initialized_at)
+            return Waiting(_preparing(job.preparing), job.preparing, job.state_since or job.initialized_at)
         case JobState.INITIAL:
             return Waiting(Reason.START, "the leader has yet to start it", job.initialized_at)
         case JobState.QUEUED:
@@ -93,6 +94,13 @@ def why(
             return _of_graph(job, around, now) or _of_job(job, scans, around)
         case _:
             return None
+
+
+def _preparing(text: str) -> Reason:
+    """Return for what a job with this text waits before its start."""
+    if text.startswith(SLOW_VIEW):
+        return Reason.SLOW_VIEW
+    return Reason.NAME if text.startswith(NAME_KEPT) else Reason.INDEX
 
 
 def _of_graph(job: Job, around: Around, now: datetime) -> Waiting | None:

@@ -8,6 +8,7 @@ from service.domain.fair_queue import Queued, Share
 from service.domain.graph import Line
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
+from service.domain.slow_views import SlowView
 from service.ports.records import Json, NewJob, Receded
 from service.protocol.ids import FragmentId, GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, JobPlan
@@ -93,6 +94,14 @@ class JobQueue(Protocol):
 
         Other transactions that call this for the same tenant wait until this one ends.
         """
+        ...
+
+    async def too_slow(self, jobs: Collection[JobId], *, now: datetime) -> None:
+        """Record for the tenant of each of these jobs that its view took longer than `stage_timeout_ms` allows."""
+        ...
+
+    async def slow_view(self, tenant: str) -> SlowView | None:
+        """Return the last view of a tenant that did so."""
         ...
 
     async def prepare(self, job: JobId, text: str | None) -> None:

@@ -5,13 +5,16 @@ Next: `service.domain.barrier`.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from service.protocol.dml import DmlLimits, Statement
 from service.protocol.ids import EpochField, Generation, GraphId
 from service.protocol.mutation import Add, Mutation
+
+COST_REFILL: Final = 0.2
+"""The part of the time that flows back into the budget of what views may cost others (`ScanLimits.timeout_ms`)."""
 
 
 class BarrierKind(StrEnum):

@@ -12,6 +12,7 @@ from service.domain.job import CREATING, HOLDS_PERMIT, TERMINAL, Job, JobEvent, 
 from service.domain.order import OrderedScan, awaited, dependents
 from service.domain.parallelism import Parallelism
 from service.domain.progress import ScanProgress, advanced
+from service.domain.slow_views import SlowView
 from service.ports.records import (
     THE_RELATION,
     CatalogEntry,
@@ -338,6 +339,13 @@ class FakeJobQueue:
     async def unfinished_of(self, tenant: str) -> Sequence[Job]:
         unfinished = await FakeJobs(self.tables).where({JobState.INITIAL, JobState.QUEUED, *HOLDS_PERMIT})
         return [job for job in unfinished if job.created_by == tenant and job.takes_permit]
+
+    async def too_slow(self, jobs: Collection[JobId], *, now: datetime) -> None:
+        for job in await FakeJobs(self.tables).where(ids=jobs):
+            self.tables.slow_views.put(job.created_by, SlowView(job.name, now))
+
+    async def slow_view(self, tenant: str) -> SlowView | None:
+        return self.tables.slow_views.get(tenant)
 
     async def prepare(self, job: JobId, text: str | None) -> None:
         row = self.tables.jobs[job]

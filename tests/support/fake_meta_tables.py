@@ -15,6 +15,7 @@ from service.domain.graph import FailedIndex, GraphStatus, OwnWorker
 from service.domain.job import TERMINAL, Job, JobState
 from service.domain.launching import Launch
 from service.domain.order import Order
+from service.domain.slow_views import SlowView
 from service.ports.indexes import NamedIndex, StoredIndex
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
 from service.ports.snapshots import Snapshot
@@ -259,6 +260,7 @@ class Tables:
         self.named_indexes = Table[RelationId, NamedIndex](journal)
         self.stored_indexes = Table[LookupIndex, StoredIndex](journal)
         self.jobs = Table[JobId, JobRow](journal)
+        self.slow_views = Table[str, SlowView](journal)
         self.fragments = Table[FragmentId, FragmentRow](journal)
         self.actors = Table[ActorId, ActorRow](journal)
         self.positions = Table[FragmentId, Mapping[Vnode, VnodePosition]](journal)

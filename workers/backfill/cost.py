@@ -9,12 +9,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from service.protocol.barrier import COST_REFILL
 from service.protocol.ids import JobId
 
 FREE_SECONDS: Final = 2.0
 """An epoch that takes no longer is free: others wait for so long without noticing."""
-REFILL: Final = 0.2
-"""The part of the time that flows back."""
 SMALL_SECONDS: Final = 0.25
 """A view that takes less of an epoch is never over: what many such views take is the size of the worker."""
 
@@ -37,7 +36,7 @@ class CostBudget:
         return CostBudget(self.limit, spent, now)
 
     def _spent(self, now: float) -> float:
-        return max(0.0, self.spent - REFILL * (now - self.since))
+        return max(0.0, self.spent - COST_REFILL * (now - self.since))
 
 
 @dataclass

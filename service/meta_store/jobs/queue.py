@@ -4,19 +4,22 @@ Every tick of the database graph reads this, so its cost must not depend on the 
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Row, Text, and_, cast, func, literal, select, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from service.domain.fair_queue import Queued, Share
 from service.domain.graph import Line
 from service.domain.job import HOLDS_PERMIT, Job, JobState
-from service.meta_store.documents import printable
+from service.domain.slow_views import SlowView
+from service.meta_store.documents import among, printable
 from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.jobs import JOBS, job_of_row
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.core import relation
+from service.meta_store.schema.limits import slow_view
 from service.protocol.ids import JobId
 from service.protocol.relation import RelationKind
 
@@ -85,6 +88,20 @@ class PostgresJobQueue(OnConnection):
         found = JOBS.where(job_table.c.state.in_(_UNFINISHED), job_table.c.created_by == tenant)
         found = found.where(relation.c.kind != RelationKind.TABLE).order_by(job_table.c.id)
         return [job_of_row(row) for row in await self._connection.execute(found)]
+
+    async def too_slow(self, jobs: Collection[JobId], *, now: datetime) -> None:
+        if not jobs:
+            return
+        its = select(job_table.c.created_by, func.max(relation.c.name), literal(now)).select_from(_JOBS)
+        its = its.where(among(job_table.c.id, jobs)).group_by(job_table.c.created_by).order_by(job_table.c.created_by)
+        new = insert(slow_view).from_select(["caller", "name", "at"], its)
+        last = {"name": new.excluded.name, "at": new.excluded.at}
+        await self._connection.execute(new.on_conflict_do_update(index_elements=["caller"], set_=last))
+
+    async def slow_view(self, tenant: str) -> SlowView | None:
+        found = select(slow_view.c.name, slow_view.c.at).where(slow_view.c.caller == tenant)
+        row = (await self._connection.execute(found)).first()
+        return None if row is None else SlowView(row.name, row.at)
 
     async def prepare(self, job: JobId, text: str | None) -> None:
         shown = None if text is None else printable(text)

@@ -1,4 +1,4 @@
-"""Describe the tables of adaptive limits: their state and their changes. `schema.core` describes the main tables."""
+"""Describe the tables of adaptive limits and of slow views. `schema.core` describes the main tables."""
 
 from typing import Final
 
@@ -56,3 +56,11 @@ limit_change = Table(
     Column("reason", Text, nullable=False),
 )
 Index("limit_change_fragment", limit_change.c.fragment, limit_change.c.id)
+
+slow_view = Table(
+    "slow_view",
+    METADATA,
+    Column("caller", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("at", INSTANT, nullable=False),
+)

@@ -24,6 +24,7 @@ LOCK_ORDER: Final = (
     "job",
     RELATION_ITSELF,
     "fragment",
+    "slow_view",
     "snapshot_backfill",
     "source",
     "actor",

@@ -41,6 +41,7 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
     blamed = None if effect.failure is None else effect.failure.job
     slow = frozenset[JobId]() if effect.failure is None else effect.failure.slow
     failing = await _failing(world, tx, view, effect, now=now)
+    await tx.queue.too_slow(slow.intersection(failing), now=now)
     await tx.failures.blame(blamed, graph=view.graph)
     for job, error in failing.items():
         if job not in slow or not await moving_out.decide(tx, job, error, now=now):

@@ -11,6 +11,7 @@ from service.domain.fair_queue import Queued
 from service.domain.indexes import lacking
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
+from service.domain.slow_views import SLOW_VIEW
 from service.domain.waiting import NAME_KEPT
 from service.operations.commands.fan_out import follow
 from service.operations.jobs.failing import refuse
@@ -121,7 +122,7 @@ def _choose(waiting: Sequence[Job], order: Sequence[JobId], permits: Places, wor
 async def _start(world: World, job: Job, *, term: Term) -> bool:
     """Create the job's tables, then queue the Add, or begin the snapshot. Repeatable until the second step commits.
 
-    Return whether that is done. A job that waits for an index is not started.
+    Return whether that is done. A job that waits for an index, or for its caller's budget, is not started.
     """
     async with world.stores.begin(term) as tx:
         plan = next(iter(await tx.plans.of([job.id])), None)
@@ -131,8 +132,8 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         sums = sums_of(plan) if is_snapshot(plan) else {}
         needed = lookups_of(plan)
         await tx.jobs.hold(job.id)
-        lacks = await _lacks_indexes(world, tx, job, plan, needed)
-    if lacks:
+        waits = await _waits_for_budget(world, tx, job, plan) or await _lacks_indexes(world, tx, job, plan, needed)
+    if waits:
         world.signals.notify(None, Chore.INDEX)
         return False
     try:
@@ -162,6 +163,23 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         facts = {"job": job.id, "name": job.name, "graph": (current if begun is None else begun).graph}
         await tx.events.append("job.started", facts | {"serverless": job.serverless}, now=world.clock.now())
     return True
+
+
+async def _waits_for_budget(world: Context, tx: Transaction, job: Job, plan: JobPlan) -> bool:
+    """Store whether the job waits because an earlier view of its caller held up others, and return it.
+
+    Only views whose pages are computed in the database graph do so.
+    """
+    if is_snapshot(plan) or plan.projects or not job.takes_permit:
+        return False
+    slow = await tx.queue.slow_view(job.created_by)
+    limit_ms = SystemParameters.of(await tx.parameters.all()).stage_timeout_ms
+    if slow is not None and world.clock.now() < slow.until(limit_ms):
+        await tx.queue.prepare(job.id, slow.reason(limit_ms))
+        return True
+    if (job.preparing or "").startswith(SLOW_VIEW):
+        await tx.queue.prepare(job.id, None)
+    return False
 
 
 async def _pinned(tx: Transaction, plan: JobPlan, needed: Collection[LookupIndex]) -> bool:
