@@ -138,6 +138,8 @@ REFUSED = [
     "set role tidefill_read_{group}",
     "set default_transaction_read_only = off; alter role current_user valid until 'infinity'",
     "set default_transaction_read_only = off; alter role current_user connection limit 100",
+    "set temp_file_limit = -1",
+    "set default_transaction_read_only = off; alter role current_user set temp_file_limit = -1",
     "set default_transaction_read_only = off; alter role tidefill_read_{group} set statement_timeout = 1",
     "set default_transaction_read_only = off; alter role tidefill_read_{group}_other password 'x'",
     "set default_transaction_read_only = off; grant tidefill_read_{group} to tidefill_read_{group}_other",
