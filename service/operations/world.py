@@ -6,8 +6,9 @@ Operations use no other globals.
 import asyncio
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Self
 
 from service.domain.attention import Attention
 from service.domain.awaited import Awaited
@@ -240,6 +241,11 @@ class World(Context):
     logins: Logins = field(default_factory=Logins)
     leading: Leading = field(default_factory=Leading)
     calls: Calls = field(default_factory=Calls)
+
+    def of(self, caller: str) -> Self:
+        """Return the world for a call, whose parses and queries take the share of its caller."""
+        state_store = replace(self.state_store, reader=self.state_store.reader.of(caller))
+        return replace(self, parsers=self.parsers.of(caller), state_store=state_store)
 
     def patience(self) -> timedelta:
         """Return how long a worker may be silent before this process evicts it."""

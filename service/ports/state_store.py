@@ -188,6 +188,13 @@ DESCRIBE_MS: Final = 10_000
 class Reader(Protocol):
     """Runs users' SELECTs under a login that can read only the public views and `rw_catalog`."""
 
+    def of(self, caller: str) -> "Reader":
+        """Return the reader for the calls of one caller, who takes its share of the queries only.
+
+        Otherwise they take the share of the service itself.
+        """
+        ...
+
     async def query(
         self,
         sql: str,
@@ -196,22 +203,20 @@ class Reader(Protocol):
         timeout_ms: int,
         catalog: bool = False,
         quota: Bound | None = None,
-        caller: str = "",
     ) -> QueryResult:
         """Run one read-only query. With `catalog` it reads `rw_catalog`, which may be in another database.
 
-        `quota` bounds the bytes of the result, if it is lower than the bound of all results. `caller` is the actor
-        whose share of the queries it takes, empty for the service itself.
+        `quota` bounds the bytes of the result, if it is lower than the bound of all results.
 
         Raises Invalid with Postgres's message and position, TooLarge, or Unavailable.
         """
         ...
 
-    async def describe(self, sql: str, *, timeout_ms: int, caller: str = "") -> tuple[tuple[str, str], ...]:
+    async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
         """Return the columns of a query as (name, Postgres type name), without running it. Raises as `query` does."""
         ...
 
-    async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False, caller: str = "") -> tuple[str, ...]:
+    async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False) -> tuple[str, ...]:
         """Return the lines of Postgres's plan of a query, without running it. Raises as `query` does."""
         ...
 

@@ -6,6 +6,7 @@ Next: `service.serving.user_query`, which confines the statement.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -68,9 +69,17 @@ class PostgresReader:
             waiting=limits.waiting_max,
             seconds=limits.wait_seconds,
         )
+        self.caller = ""
+        """Whose share of the places its calls take: that of the service itself, without a caller."""
         self.lingering = set[asyncio.Task[None]]()
         """Each keeps a place of a query that could not be stopped."""
         self._large = Turns("large results", running=limits.large_max, waiting=limits.queries_max)
+
+    def of(self, caller: str) -> "PostgresReader":
+        """Return a reader with the same places, which takes the caller's share of them."""
+        share = copy(self)
+        share.caller = caller
+        return share
 
     async def query(
         self,
@@ -80,42 +89,41 @@ class PostgresReader:
         timeout_ms: int,
         catalog: bool = False,
         quota: Bound | None = None,
-        caller: str = "",
     ) -> QueryResult:
         pool = self._catalog if catalog else self._pool
         own = Bound("TIDEFILL_RESULT_BYTES_MAX", self._limits.bytes_max)
         bound = own if quota is None or own.value <= quota.value else quota
         async with (
-            self._place(pool, caller) as left,
+            self._place(pool) as left,
             AsyncExitStack() as held,
             reading(pool, sql, timeout_ms=timeout_ms, left=left) as conn,
         ):
-            enter_large = partial(held.enter_async_context, self._large.turn(caller))
+            enter_large = partial(held.enter_async_context, self._large.turn(self.caller))
             rows, result = await self._rows(conn, row_limit + 1, bound, enter_large)
             columns = await _columns(conn, result)
         return QueryResult(columns, tuple(rows[:row_limit]), truncated=len(rows) > row_limit)
 
-    async def describe(self, sql: str, *, timeout_ms: int, caller: str = "") -> tuple[tuple[str, str], ...]:
+    async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
         async with (
-            self._place(self._pool, caller) as left,
+            self._place(self._pool) as left,
             reading(self._pool, sql, timeout_ms=timeout_ms, left=left) as conn,
         ):
             return await _columns(conn, await fetch(conn, 0, bytes_max=_LARGE_BYTES))
 
-    async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False, caller: str = "") -> tuple[str, ...]:
+    async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False) -> tuple[str, ...]:
         pool = self._catalog if catalog else self._pool
-        async with self._place(pool, caller) as left:
+        async with self._place(pool) as left:
             return await explained(pool, sql, timeout_ms=timeout_ms, left=left)
 
     @asynccontextmanager
-    async def _place(self, pool: Pool, caller: str) -> AsyncGenerator[Left]:
+    async def _place(self, pool: Pool) -> AsyncGenerator[Left]:
         """Wait for a caller's turn and keep it while the query runs, and as long as Postgres cannot stop it.
 
         Some functions heed no timeout. Each such query holds a session, so the turns bound how many there are.
         """
         sessions: list[int] = []
         async with AsyncExitStack() as place:
-            await place.enter_async_context(self._turns.turn(caller))
+            await place.enter_async_context(self._turns.turn(self.caller))
             try:
                 yield sessions.append
             finally:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar, cast
 
 import httpx
 from fastapi import FastAPI
@@ -105,7 +105,10 @@ class CalmStore:
 
 
 class Absent:
-    """A port that the test does not reach."""
+    """A port that the test does not reach. A caller's share of it is not reached either."""
+
+    def of(self, _caller: str) -> Self:
+        return self
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AssertionError(name)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 
@@ -68,6 +68,9 @@ class Described:
 
     def __init__(self, url: str) -> None:
         self.url = url
+
+    def of(self, _caller: str) -> Self:
+        return self
 
     async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
         assert timeout_ms

@@ -60,7 +60,7 @@ class Admitted:
 async def admitted(world: World, text: str, *, session: Mapping[str, str], asked_by: Asker) -> Admitted:
     """Parse a statement. Raises domain errors, and Forbidden if the asker's role does not permit the statement."""
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
-    world = replace(world, parsers=world.parsers.of(asked_by.actor))
+    world = world.of(asked_by.actor)
     statement = await parsed(world.parsers, text)
     said, needs = told(statement, text), HANDLERS[type(statement)].role(statement)
     asked_by = asked_by.saying(said.text, said.target, discreet=said.discreet)

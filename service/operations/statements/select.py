@@ -17,9 +17,7 @@ from service.sql.statements.views import ExplainSelect
 async def _explain(call: Call, statement: ExplainSelect) -> Outcome:
     known, catalog, _ = await _read(call, statement.select)
     timeout = call.limit("statement_timeout", known)
-    plan = call.world.state_store.reader.explain(
-        statement.select.sql, timeout_ms=timeout, catalog=catalog, caller=call.asked_by.actor
-    )
+    plan = call.world.state_store.reader.explain(statement.select.sql, timeout_ms=timeout, catalog=catalog)
     try:
         lines = await unless(call.gone, plan)
     except Invalid as error:
@@ -38,7 +36,6 @@ async def _select(call: Call, statement: Select) -> Outcome:
         timeout_ms=call.limit("statement_timeout", known),
         catalog=catalog,
         quota=quota,
-        caller=call.asked_by.actor,
     )
     try:
         result = await unless(call.gone, query)

@@ -44,7 +44,7 @@ async def verify(
     async with world.stores.begin(by=asked_by) as tx:
         await _verifiable(tx, job)
     async with world.calls.verifications.turn(asked_by.actor, partial(unless, gone)):
-        return await _verified(world, job, engine)
+        return await _verified(world.of(asked_by.actor), job, engine)
 
 
 async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified:

@@ -213,7 +213,7 @@ async def test_a7_a_query_that_postgres_cannot_stop_keeps_its_callers_place(read
         reader = PostgresReader(pool, limits=ReaderLimits(queries_max=1, wait_seconds=0.2))
 
         async def ask(query: str) -> object:
-            return (await reader.query(query, row_limit=1, timeout_ms=100, caller="a")).rows
+            return (await reader.of("a").query(query, row_limit=1, timeout_ms=100)).rows
 
         with pytest.raises(Invalid):
             await ask(endless)

@@ -1,5 +1,7 @@
 """A table format that can do less than Postgres: what users ask of it that it cannot do is refused at once."""
 
+from typing import Self
+
 import pytest
 
 from service.domain.errors import Conflict, Invalid
@@ -18,6 +20,9 @@ REACHED = QueryResult((("reached", "text"),), (("the reader",),), truncated=Fals
 
 class Reached:
     """A reader that says so."""
+
+    def of(self, _caller: str) -> Self:
+        return self
 
     async def query(self, _sql: str, **_limits: object) -> QueryResult:
         return REACHED

@@ -1,18 +1,21 @@
 """A flood of one tenant delays another one's job by one job, and a quota ends the flood."""
 
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import pytest
 
-from service.domain.errors import Conflict, OverQuota
+from service.domain.errors import Conflict, Invalid, OverQuota
 from service.domain.job import JobEvent, JobState
 from service.domain.roles import Role
 from service.operations.jobs import lifecycle, queue
 from service.operations.jobs.standing import standing_of
 from service.operations.statements import dispatch
+from service.operations.verify import by_store, worker_rpc
 from service.operations.world import World
 from service.ports.audit import Asker
-from service.protocol.ids import JobId, RelationId, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, Term
+from service.protocol.stage import Engine
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
 from tests.support.http import ParsedHere, StillClock, changed, world_of
@@ -126,3 +129,58 @@ async def test_a8_a_long_statement_is_parsed_in_the_share_of_its_caller() -> Non
     parsers = ParsedHere()
     await dispatch.admitted(world_of(FakeStores(lambda: NOW), parsers=parsers), "show jobs", session={}, asked_by=B)
     assert parsers.callers == [B.actor]
+
+
+@dataclass
+class Described:
+    """A reader that refuses every query, and knows who asked."""
+
+    callers: list[str]
+    caller: str = ""
+
+    def of(self, caller: str) -> "Described":
+        return Described(self.callers, caller)
+
+    async def query(self, _sql: str, **_: object) -> NoReturn:
+        self.callers.append(self.caller)
+        raise Invalid("seen")
+
+    describe = explain = query
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "create materialized view m as select id from t",
+        "create materialized view m as select 1 as one",
+        "create view m as select 1 as one",
+        "create table m (id int primary key, n int default 1)",
+        "select 1",
+        "explain select 1",
+    ],
+)
+async def test_a18_what_postgres_checks_is_checked_in_the_share_of_its_caller(here: Here, text: str) -> None:
+    """The checks of all CREATEs took one share of the queries. One caller's CREATEs, and verifications, used it up."""
+    callers: list[str] = []
+    async with here.world.stores.begin() as tx:
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(0), now=NOW)
+    world = changed(here.world, reader=Described(callers))
+    with pytest.raises(Invalid, match="seen"):
+        await dispatch.run(world, text, session={}, asked_by=B)
+    assert callers == [B.actor]
+
+
+async def test_a18_a_verification_by_the_store_takes_the_share_of_its_caller(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def compare(world: World, _: object) -> NoReturn:
+        await world.state_store.reader.query("select 1", row_limit=1, timeout_ms=1)
+        raise AssertionError
+
+    callers: list[str] = []
+    async with here.world.stores.begin() as tx:
+        view = await add_created(tx, new_view("v", here.table))
+    monkeypatch.setattr(by_store, "compare", compare)
+    with pytest.raises(Invalid, match="seen"):
+        await worker_rpc.verify(changed(here.world, reader=Described(callers)), view.id, Engine.STORE, asked_by=B)
+    assert callers == [B.actor]
