@@ -2,10 +2,11 @@
 not count.
 """
 
-from collections.abc import AsyncIterator
-from typing import TypeVar, cast
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+from typing import cast
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.errors import RETRY_AFTER_SECONDS, UNAVAILABLE, answer, answer_to
@@ -16,7 +17,6 @@ from service.operations import quotas
 from service.operations.world import World
 from service.ports.audit import Asker
 
-T = TypeVar("T")
 _PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 
 
@@ -71,20 +71,29 @@ class Streams:
     def __init__(self, streams_max: int) -> None:
         self.streams = Shares(streams_max)
 
-    def check(self, caller: str) -> None:
-        """Raise Unavailable when the caller's share of the streams is open."""
+    @contextmanager
+    def place(self, caller: str) -> Generator[None]:
+        """Count a stream as open while the block runs. Raises Unavailable when the caller's share is open."""
         if not self.streams.room(caller):
             raise Unavailable(
                 f"{self.streams.held[caller]} streams of this caller are open, of {self.streams.taken} in all"
                 f" ({self.streams.places} may be: TIDEFILL_STREAMS_MAX)"
             )
-
-    async def held(self, stream: AsyncIterator[T], caller: str) -> AsyncIterator[T]:
-        """Yield the items of `stream`, and count it as open meanwhile. Raises what `check` raises."""
-        self.check(caller)
         self.streams.take(caller)
         try:
-            async for item in stream:
-                yield item
+            yield
         finally:
             self.streams.free(caller)
+
+
+class CountedStream(StreamingResponse):
+    """An event stream that takes its place in the step before its head is sent, so that a refusal is an answer."""
+
+    def __init__(self, frames: AsyncIterator[str], streams: Streams, caller: str) -> None:
+        super().__init__(frames, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self.streams, self.caller = streams, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream. Raises what `Streams.place` raises, before anything is sent."""
+        with self.streams.place(self.caller):
+            await super().__call__(scope, receive, send)

@@ -12,12 +12,13 @@ from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from service.api.access import AskedBy, needs
 from service.api.calling import Here, Limit
 from service.api.credentials import Credentials
+from service.api.crowd import CountedStream
 from service.domain.roles import Role, permits
 from service.operations.status import history
 from service.operations.world import World
@@ -68,16 +69,10 @@ async def list_events(
         found = await history.events(world, after=cursor or 0, limit=limit, discreet=discreet)
         following = str(found[-1].id) if len(found) == limit else None
         return JSONResponse({"items": [_json(event) for event in found], "next": following})
-    request.app.state.streams.check(asked_by.actor)
     if cursor is None:
         cursor = await history.newest_event(world)
-    return StreamingResponse(
-        request.app.state.streams.held(
-            stream(world, cursor, partial(_admitted, request), discreet=discreet), asked_by.actor
-        ),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store"},
-    )
+    frames = stream(world, cursor, partial(_admitted, request), discreet=discreet)
+    return CountedStream(frames, request.app.state.streams, asked_by.actor)
 
 
 async def _admitted(request: Request) -> bool:

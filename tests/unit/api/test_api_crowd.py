@@ -3,17 +3,20 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.crowd import Crowd, Streams
+from service.api.crowd import CountedStream, Crowd, Streams
 from service.domain.errors import Unavailable
 from service.domain.roles import Role
 from service.ports.audit import Asker
-from tests.support.http import BrokenStores, Checks, doors
+from tests.support.fake_meta_store import FakeStores
+from tests.support.http import OPEN, BrokenStores, Checks, doors, refused
+from tests.support.meta_store import NOW
 
 
 async def test_c12_calls_beyond_the_bound_are_refused_but_not_those_of_workers_and_probes() -> None:
@@ -77,19 +80,48 @@ async def test_s4_one_caller_leaves_places_for_others() -> None:
 
 async def test_c12_streams_beyond_the_bound_are_refused() -> None:
     streams = Streams(streams_max=2)
+    with streams.place("a"):
+        with pytest.raises(Unavailable, match="TIDEFILL_STREAMS_MAX"), streams.place("a"):
+            pass
+        with streams.place("b"):
+            pass
+    with streams.place("a"):
+        pass
 
-    async def endless() -> AsyncIterator[str]:
-        while True:
-            yield "."
 
-    held = streams.held(endless(), "a")
-    assert await anext(held) == "."
-    with pytest.raises(Unavailable, match="TIDEFILL_STREAMS_MAX"):
-        streams.check("a")
-    streams.check("b")
-    assert isinstance(held, AsyncIterator)
-    await held.aclose()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a generator
-    streams.check("a")
+async def test_a19_a_stream_beyond_the_bound_is_refused_before_its_head_however_many_come_at_once() -> None:
+    """Streams that were asked for at once were all let in, answered 200, and then cut off with an error in the log."""
+    streams, leave = Streams(streams_max=2), asyncio.Event()
+    answered: list[list[Message]] = [[], [], []]
+
+    async def frames() -> AsyncIterator[str]:
+        await leave.wait()
+        yield "."
+
+    async def call(number: int, stream: CountedStream) -> None:
+        async def send(message: Message) -> None:
+            answered[number].append(message)
+
+        await stream({"type": "http", "asgi": {"spec_version": "2.4"}}, _never, send)
+
+    asked = [CountedStream(frames(), streams, "a") for _ in answered]
+    calls = [asyncio.create_task(call(*one)) for one in enumerate(asked)]
+    await asyncio.wait(calls[1:])
+    leave.set()
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(one) for one in ended] == [type(None), Unavailable, Unavailable]
+    assert [len(messages) for messages in answered] == [3, 0, 0]
+    assert streams.streams.taken == 0
+
+
+async def test_a19_a_refused_stream_is_answered_503() -> None:
+    async with doors(FakeStores(lambda: NOW), settings=replace(OPEN, streams_max=0)) as http:
+        refused(await http.get("/v1/events"), 503, "unavailable")
+
+
+async def _never() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 async def test_many_probes_are_answered_with_one_look() -> None:
