@@ -15,7 +15,6 @@ from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.connector import Connector
 from service.protocol.delta import NAME as DELTA
 from service.protocol.ids import RelationId
-from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
 
 _COLUMN: Final = func.jsonb_build_array(
@@ -43,13 +42,14 @@ COLUMNS: Final = (
 LAKE: Final = (
     select(fragment.c.connector)
     .join(job, job.c.id == fragment.c.job)
-    .where(job.c.relation == relations.c.id, fragment.c.kind == FragmentKind.SOURCE_SCAN)
+    .where(job.c.relation == relations.c.id, relations.c.kind != RelationKind.SINK)
     .where(fragment.c.connector["name"].astext == DELTA)
+    .limit(1)
     .correlate(relations)
     .scalar_subquery()
     .label("lake")
 )
-"""Where the rows of the selected relation lie, if it is read in place."""
+"""Where the rows of the selected relation lie, if it is read in place: all writers of a view say the same."""
 
 
 def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:

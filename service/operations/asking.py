@@ -14,6 +14,10 @@ from service.protocol.request import Done, Rejected, Request, Response, TableDes
 NO_WORKER: Final = "no worker is alive"
 
 
+class Moved(Unavailable):
+    """What a request is about has just changed: the same question may be answered later."""
+
+
 async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Done | TableDescribed:
     """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable."""
     async with world.stores.begin() as tx:
@@ -38,6 +42,8 @@ async def ask(world: World, request: Request, *, limit: timedelta) -> Verified |
             served = await _served(world, tx)
     if response is None:
         raise Unavailable("no worker answered in time" if served else f"{NO_WORKER}: try again when one is")
+    if isinstance(response, Rejected) and response.again:
+        raise Moved(response.error)
     if isinstance(response, Rejected):
         raise Invalid(response.error)
     return response

@@ -29,6 +29,8 @@ _KNOWN: Final = PLACE | {
     "partition_by",
     APP,
 }
+IN_A_LAKE: Final = PLACE | {"commit_interval", "partition_by"}
+"""The options of a view whose rows lie in a Delta table."""
 _KINDS: Final = ("append-only", "upsert")
 _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _INTERVAL: Final = re.compile(r"(?P<number>\d{1,9}(\.\d{1,3})?) ?(?P<unit>[a-z]*)")

@@ -107,6 +107,14 @@ class Relation(BaseModel):
         return tuple(column for column in self.columns if not column.hidden)
 
     @property
+    def delivered(self) -> tuple[Column, ...]:
+        """The columns that a target outside has: those that users see, and the key of a view, by which it is read."""
+        if self.kind is not RelationKind.MATERIALIZED_VIEW:
+            return self.visible
+        key = {part.name for part in self.key}
+        return tuple(column for column in self.columns if not column.hidden or column.name in key)
+
+    @property
     def key_types(self) -> tuple[ColumnType, ...]:
         """The types of the key's columns, in key order."""
         return tuple(self.column(part.name).type for part in self.key)
@@ -122,6 +130,11 @@ def versions_of(relation: Relation) -> Relation:
     An epoch is thereby bound to a version as it is to rows: fenced, rolled back, pinned and vacuumed with them.
     """
     return versions(relation.id, relation.name)
+
+
+def kept_of(relation: Relation) -> Relation:
+    """Return what the state store keeps of a relation: its rows, or the version that it has in a lake."""
+    return relation if relation.lake is None else versions_of(relation)
 
 
 def versions(relation: RelationId, name: str) -> Relation:

@@ -94,11 +94,12 @@ class Done(_Value):
 
 
 class Rejected(_Value):
-    """The worker could not answer."""
+    """The worker could not answer. `again`: the same question may be answered later."""
 
     type: Literal["rejected"] = "rejected"
     id: Bigint[RequestId]
     error: str
+    again: bool = False
 
 
 class VnodeDifference(_Value):

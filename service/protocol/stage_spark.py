@@ -32,10 +32,10 @@ def engine_of(stage: Stage, no_store: str | None) -> tuple[Engine | None, str]:
     return chosen_engine(stage.engine, spark_reason(stage), no_store)
 
 
-def lake_reason(read: Iterable[Relation]) -> str | None:
-    """Return why the store cannot compute a stage that reads these relations, or None if none lies in a lake."""
-    lakes = sorted({one.name for one in read if one.lake is not None})
-    return f"{', '.join(lakes)} lies in a lake, which Spark reads" if lakes else None
+def lake_reason(used: Iterable[Relation]) -> str | None:
+    """Return why the store cannot compute a stage that reads or writes these relations. None: none lies in a lake."""
+    lakes = sorted({one.name for one in used if one.lake is not None})
+    return f"{', '.join(lakes)} lies in a lake, which Spark reads and writes" if lakes else None
 
 
 def chosen_engine(choice: EngineChoice, no_spark: str | None, no_store: str | None) -> tuple[Engine | None, str]:

@@ -13,7 +13,7 @@ from psycopg import errors, sql
 from service.domain.errors import Conflict, InUse, Invalid, MetaError
 from service.protocol.columns import ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, RelationId, Term
-from service.protocol.relation import ALIVE, Relation, versions_of
+from service.protocol.relation import ALIVE, Relation, kept_of
 from service.protocol.stage import LookupIndex
 from service.serving import marks, relation_ddl, sessions
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
@@ -81,7 +81,7 @@ class PostgresTables:
                 # The login may have a statement timeout, which a large index would always exceed.
                 await conn.execute("set local statement_timeout = 0")
                 await conn.execute(sql.SQL("set local maintenance_work_mem = {}").format(INDEX_MEMORY))
-                await conn.execute(relation_ddl.create_storage_index(relation))
+                await conn.execute(relation_ddl.create_storage_index(kept_of(relation)))
                 await _drop_table(conn, relation_ddl.partials(relation.id))
         except psycopg.Error as error:
             raise Invalid(said(error)) from error
@@ -261,13 +261,13 @@ async def _create_partials(conn: Connection, relation: Relation, sums: Sequence[
 async def _create(conn: Connection, relation: Relation, *, loading: bool) -> None:
     await marks.refuse_foreign(conn, relation.name)
     await marks.to_be_made(conn, "public", relation.name, relation.id)
-    stored = relation if relation.lake is None else versions_of(relation)
+    stored = kept_of(relation)
     if not await _exists(conn, stored):
         await conn.execute(relation_ddl.create_table(stored))
         for statement in relation_ddl.create_indexes(stored):
             await conn.execute(statement)
         await marks.mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(stored))
-    if not loading:
+    if not loading or relation.lake is not None:
         await conn.execute(relation_ddl.create_storage_index(stored))
     writer = sql.Identifier((await role_names(conn)).writer)
     grant = sql.SQL("grant select, insert, update, delete on {} to {}")
@@ -289,12 +289,12 @@ async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
         await conn.execute(sql.SQL("grant select on {} to {}").format(view, reader))
         for comment in relation_ddl.key_comments(relation):
             await conn.execute(comment)
-    elif graph != DATABASE_GRAPH and not await _shows(conn, relation, graph):
+    elif graph != DATABASE_GRAPH and relation.lake is None and not await _shows(conn, relation, graph):
         # Its job has left the database graph.
         await conn.execute(relation_ddl.create_public_view(relation, graph, replace=True))
     else:
         return
-    if graph != DATABASE_GRAPH:
+    if graph != DATABASE_GRAPH and relation.lake is None:
         await conn.execute(relation_ddl.replace_live_view(relation, graph))
 
 

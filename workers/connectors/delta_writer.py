@@ -68,7 +68,7 @@ class DeltaWriter:
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
         """See `SinkWriter`."""
-        names = [column.name for column in relation.visible]
+        names = [column.name for column in relation.delivered]
         folder = f"{staged_in(self.options)}/{self.generation}/{epoch}"
         made = gone = 0
         with _Prepared(self.options, folder) as files:

@@ -27,14 +27,17 @@ from deltalake.transaction import AddAction, RemoveAction
 from service.protocol import delta
 from service.protocol.delta import DeltaOptions
 from service.protocol.ids import Epoch, Generation
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
+from workers.connectors.port import MovedError
 from workers.state_store.port import CLOSE, OPERATION
 
 _BEGAN: Final = "began"
-_GONE: Final = "_tidefill_gone"
+GONE: Final = "_tidefill_gone"
+"""The column of a change that says whether the row of its key is gone."""
 _PLACE: Final = "_tidefill_place"
+_FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
 
 def claim(options: Mapping[str, str], relation: Relation) -> None:
@@ -76,7 +79,9 @@ def _create(options: DeltaOptions, relation: Relation) -> None:
         options.location,
         _schema(relation),
         partition_by=list(options.partitions),
-        description=f"sink {relation.name}",
+        description=f"{relation.kind} {relation.name}",
+        # Whoever follows a view reads its changes, and not the files that a merge has written again.
+        configuration=_FED if relation.kind is RelationKind.MATERIALIZED_VIEW else None,
         storage_options=storage_options(options.store),
     )
 
@@ -94,7 +99,7 @@ def _check(table: DeltaTable, options: DeltaOptions, relation: Relation) -> None
 
 
 def _schema(relation: Relation) -> Schema:
-    return Schema.from_json(delta.delta_schema(relation.visible))
+    return Schema.from_json(delta.delta_schema(relation.delivered))
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class DeltaSink:
         return DeltaWriter(self.options, self.generation)
 
     @in_a_line()
-    def begin(self, committed: Epoch) -> None:
+    def begin(self, committed: Epoch) -> int | None:
         """See `Sink`."""
         files, staged = self.files, staged_in(self.options)
         delta_table(self.options)  # raises an error if it is away
@@ -143,11 +148,12 @@ class DeltaSink:
         for generation in began:
             if generation < self.generation:
                 files.remove(f"{staged}/{_BEGAN}/{generation}")
+        return delta_table(self.options).version()
 
     @in_a_line()
-    def commit(self, upto: Epoch) -> None:
+    def commit(self, upto: Epoch) -> int | None:
         """See `Sink`."""
-        self._deliver(self.generation, upto)
+        return delta_table(self.options).version() if self._deliver(self.generation, upto) else None
 
     def clean_up(self) -> None:
         """See `Sink`."""
@@ -156,16 +162,37 @@ class DeltaSink:
             self._discard(f"{staged}/{generation}")
         self.files.remove_folder(staged)
 
+    @in_a_line()
+    def pending(self, version: int, upto: Epoch) -> pa.Table | None:
+        """Return the last change of each key that is prepared in epochs up to `upto`, and that a version does not have.
+
+        With `GONE`, and None if there is none. Raises MovedError if a newer version has some of them.
+        """
+        began, staged = _numbers(self.files, f"{staged_in(self.options)}/{_BEGAN}"), staged_in(self.options)
+        consumed = self.consumed_upto(delta_table(self.options, version))
+        folder = f"{staged}/{max(began, default=0)}"
+        epochs = [one for one in _numbers(self.files, folder) if consumed < one <= upto]
+        notes = [note for epoch in epochs for note in notes_in(self.files, folder, epoch) if note.merged]
+        try:
+            changes = _net(self.files, notes, self.options.key) if notes else None
+        except FileNotFoundError:
+            changes = None
+        if self.consumed_upto(delta_table(self.options)) != consumed:
+            raise MovedError("the Delta table has just got newer changes: try again")
+        return changes
+
     def consumed_upto(self, table: DeltaTable) -> int:
         """Return the epoch up to which the table has everything, 0 at first."""
         return table.transaction_version(self.options.app) or 0
 
-    def _deliver(self, generation: int, upto: Epoch) -> None:
-        """Commit what a generation prepared in epochs up to `upto` that the table does not have yet."""
+    def _deliver(self, generation: int, upto: Epoch) -> bool:
+        """Commit what a generation prepared in epochs up to `upto` that the table does not have yet. Return whether
+        there was any.
+        """
         folder = f"{staged_in(self.options)}/{generation}"
         epochs = [one for one in _numbers(self.files, folder) if one <= upto]
         if not epochs:
-            return
+            return False
         consumed = self.consumed_upto(delta_table(self.options))
         notes = chain.from_iterable(notes_in(self.files, folder, epoch) for epoch in epochs if epoch > consumed)
         for merged, some in groupby(notes, key=lambda note: note.merged):
@@ -174,6 +201,7 @@ class DeltaSink:
             commit(delta_table(self.options), together[-1].epoch, together)
         for epoch in epochs:
             self.files.remove_folder(f"{folder}/{epoch}")
+        return True
 
     def _append(self, table: DeltaTable, epoch: int, notes: Sequence[Note]) -> None:
         actions: list[AddAction | RemoveAction] = [self._added(note) for note in notes]
@@ -197,9 +225,9 @@ class DeltaSink:
             target_alias="t",
             commit_properties=self._commit(epoch),
         )
-        gone = _of("s", _GONE)
-        merge = merge.when_matched_delete(gone).when_matched_update_all(f"not {gone}", except_cols=[_GONE])
-        merge.when_not_matched_insert_all(f"not {gone}", except_cols=[_GONE]).execute()
+        gone = _of("s", GONE)
+        merge = merge.when_matched_delete(gone).when_matched_update_all(f"not {gone}", except_cols=[GONE])
+        merge.when_not_matched_insert_all(f"not {gone}", except_cols=[GONE]).execute()
 
     def _commit(self, epoch: int) -> CommitProperties:
         """Return what a commit says besides. Delta refuses it if another one of the app came between."""
@@ -219,7 +247,7 @@ class DeltaSink:
 
 
 def _options(options: Mapping[str, str], relation: Relation) -> DeltaOptions:
-    return delta.read(options, relation.visible, [part.name for part in relation.key])
+    return delta.read(options, relation.delivered, [part.name for part in relation.key])
 
 
 def _numbers(files: Files, folder: str) -> list[int]:
@@ -243,7 +271,7 @@ def _net(files: Files, notes: Sequence[Note], key: Sequence[str]) -> pa.Table:
     place = pa.array(range(changes.num_rows), pa.int64())
     groups = changes.select(list(key)).append_column(_PLACE, place).group_by(list(key)).aggregate([(_PLACE, "max")])
     last = changes.take(groups.column(f"{_PLACE}_max"))
-    return last.drop_columns([OPERATION]).append_column(_GONE, _closes(last))
+    return last.drop_columns([OPERATION]).append_column(GONE, _closes(last))
 
 
 def _closes(changes: pa.Table) -> Any:

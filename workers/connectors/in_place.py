@@ -12,17 +12,28 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from service.protocol import delta
 from service.protocol.delta import DeltaPlace
-from service.protocol.delta_source import FIRST, ROWS, source_place
+from service.protocol.delta_source import FIRST, ROWS
 from service.protocol.ids import Epoch, RelationId
-from service.protocol.relation import PLACE, VERSION, Relation, versions, versions_of
+from service.protocol.relation import PLACE, VERSION, Relation, kept_of, versions
 from service.protocol.table_format import POSTGRES
 from service.protocol.vnodes import Runs
 from workers.backfill.positions import Block, PageSize, Span
 from workers.backfill.stages import BoundStage
 from workers.connectors.delta_rows import changes_of, page_of, snapshot_of
 from workers.connectors.kinds import SecretOf, options_of
-from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, CopyingStore, StageSession, Written
+from workers.state_store.port import (
+    CLOSE,
+    LIVE,
+    OPERATION,
+    VNODE,
+    ArrowPage,
+    CopyingStore,
+    StageSession,
+    VersionedStore,
+    Written,
+)
 
 _FEW: Final = PageSize(10, exact=False)
 
@@ -38,7 +49,7 @@ def located(relation: Relation, secret_of: SecretOf) -> Relation:
 def place_of(relation: Relation) -> DeltaPlace:
     """Return where a relation of a lake lies."""
     assert relation.lake is not None
-    return source_place(relation.lake.options)
+    return delta.place_of(relation.lake.options)
 
 
 def first_version(relation: Relation) -> int:
@@ -77,18 +88,18 @@ class PlacedStore:
         """See `VersionedStore`."""
         if relation.lake is None:
             return self.inner.read_page(relation, block, at=at, size=size)
-        return page_of(place_of(relation), relation, _version(self.inner, relation, at), block, size=size)
+        return page_of(place_of(relation), relation, version_at(self.inner, relation, at), block, size=size)
 
     def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
         """See `VersionedStore`. The log of a table in a lake may know of fewer rows than there are."""
         if relation.lake is None:
             return self.inner.has_rows(relation, count, at=at)
-        version = _version(self.inner, relation, at)
+        version = version_at(self.inner, relation, at)
         return version is not None and snapshot_of(place_of(relation), version).rows >= count
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """See `VersionedStore`."""
-        return self.inner.changed(_kept(relation), after=after, upto=upto)
+        return self.inner.changed(kept_of(relation), after=after, upto=upto)
 
     def read_changes(
         self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
@@ -96,10 +107,10 @@ class PlacedStore:
         """See `VersionedStore`. Changes in a lake have no vnode, so all of them are read, whatever `runs` says."""
         if relation.lake is None:
             return self.inner.read_changes(relation, after=after, upto=upto, runs=runs)
-        version = _version(self.inner, relation, upto)
+        version = version_at(self.inner, relation, upto)
         if version is None or not any(first == 0 for first, _ in runs):
             return iter(())
-        return changes_of(place_of(relation), relation, _version(self.inner, relation, after), version)
+        return changes_of(place_of(relation), relation, version_at(self.inner, relation, after), version)
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
         """See `VersionedStore`."""
@@ -112,18 +123,14 @@ class PlacedStore:
         return self.inner.staging(bound, epoch, allowed_seconds=allowed_seconds)
 
 
-def _kept(relation: Relation) -> Relation:
-    """Return what the state store has of a relation."""
-    return relation if relation.lake is None else versions_of(relation)
-
-
-def _version(store: CopyingStore, relation: Relation, at: Epoch) -> int | None:
+def version_at(store: VersionedStore, relation: Relation, at: Epoch) -> int | None:
+    """Return the version that a relation of a lake has at a committed epoch, None before it has any."""
     return _version_at(store, relation.id, relation.name, at)
 
 
 # A committed epoch keeps its version. A task reads many pages of it.
 @lru_cache(maxsize=64)
-def _version_at(store: CopyingStore, relation: RelationId, name: str, at: Epoch) -> int | None:
+def _version_at(store: VersionedStore, relation: RelationId, name: str, at: Epoch) -> int | None:
     page = store.read_page(versions(relation, name), (Span(0),), at=at, size=_FEW)
     found: list[Any] = [one for batch in page.batches for one in batch.column(VERSION).to_pylist()]
     return found[0] if found else None

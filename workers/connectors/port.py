@@ -23,6 +23,10 @@ class RefusedTableError(Exception):
     """A table cannot be read in place, or not any further. It never will."""
 
 
+class MovedError(Exception):
+    """A table outside is newer than what is asked for. The same question may be answered later."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableShape:
     """A table that is read in place: its newest version, its schema in the words of its format, and about how many rows
@@ -62,12 +66,18 @@ class Sink(Protocol):
         """The receiver of rows in tasks."""
         ...
 
-    def begin(self, committed: Epoch) -> None:
-        """Deliver what earlier generations prepared in epochs up to `committed`, and discard the rest for ever."""
+    def begin(self, committed: Epoch) -> int | None:
+        """Deliver what earlier generations prepared in epochs up to `committed`, and discard the rest for ever.
+
+        Return the version that the target has now, None if it has none.
+        """
         ...
 
-    def commit(self, upto: Epoch) -> None:
-        """Deliver what this generation prepared in epochs up to `upto`, which are committed. Again, it does nothing."""
+    def commit(self, upto: Epoch) -> int | None:
+        """Deliver what this generation prepared in epochs up to `upto`, which are committed. Again, it does nothing.
+
+        Return the version that the target has now, None if nothing was delivered.
+        """
         ...
 
     def clean_up(self) -> None:

@@ -19,6 +19,7 @@ from service.protocol.request import (
 )
 from workers.connectors.in_place import located
 from workers.connectors.kinds import CLAIMS, LAKES, SecretOf, options_of, sink_of
+from workers.connectors.port import MovedError
 from workers.rpc.verify import verify
 from workers.runners.failure import explain
 from workers.state_store.port import VersionedStore
@@ -45,6 +46,8 @@ def answer(
                 return Done(id=request.id)
             case Verify():
                 return verify(spark, reader(request), _located(request, secret_of), parallelism=parallelism)
+    except MovedError as error:
+        return Rejected(id=request.id, error=str(error), again=True)
     except PySparkException as error:
         return Rejected(id=request.id, error=error.getMessage() or explain(error)[1])
     except Exception as error:  # noqa: BLE001 - the service must learn of any error
@@ -56,7 +59,7 @@ def _located(request: Verify, secret_of: SecretOf) -> Verify:
         one.model_copy(update={"relations": tuple(located(each, secret_of) for each in one.relations)})
         for one in request.stages
     )
-    return request.model_copy(update={"stages": stages})
+    return request.model_copy(update={"stages": stages, "relation": located(request.relation, secret_of)})
 
 
 def _claimed(request: ClaimTarget, secret_of: SecretOf) -> Response:

@@ -13,13 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
 from service.protocol.columns import TypeName
-from service.protocol.ids import Vnode
+from service.protocol.ids import Generation, Vnode
 from service.protocol.relation import Relation
 from service.protocol.request import Verified, Verify, VnodeDifference
 from service.protocol.vnodes import Runs, runs_of
+from workers.connectors.deltalake import GONE, DeltaSink
+from workers.connectors.in_place import version_at
 from workers.engines.stage_lookups import Whole
 from workers.engines.whole import blocks_of
 from workers.rpc.verify_stages import by_value, compared, staged
+from workers.spark.frames import spark_schema
 from workers.state_store.port import VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
@@ -36,6 +39,8 @@ def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, paral
     differences: tuple[VnodeDifference, ...] = ()
     if differing:
         narrowed = tuple(block for block in (_within(block, differing) for block in whole) if block)
+        if request.relation.lake is not None:
+            narrowed = whole
         differences = _differences(*_both(spark, store, request, blocks=narrowed), request, differing)
     return Verified(
         id=request.id,
@@ -54,7 +59,28 @@ def _both(
 ) -> tuple[DataFrame, DataFrame]:
     """Return the rows that the view should hold, and the rows that it holds."""
     held = Whole(store, request.relation, request.relation_epoch, blocks).frame(spark)
-    return staged(spark, store, request, blocks=blocks), held
+    wanted = staged(spark, store, request, blocks=blocks)
+    if request.relation.lake is None:
+        return wanted, held
+    # Rows of a lake have no vnode that stays.
+    return wanted.withColumn(VNODE, F.lit(0)), _with_pending(held, store, request).withColumn(VNODE, F.lit(0))
+
+
+def _with_pending(held: DataFrame, store: VersionedStore, request: Verify) -> DataFrame:
+    """Return the rows that a view in a lake will have when what is prepared is delivered. Raises MovedError."""
+    relation, version = request.relation, version_at(store, request.relation, request.relation_epoch)
+    assert relation.lake is not None
+    if version is None:
+        return held
+    sink = DeltaSink.of(relation.lake.options, relation, Generation(0))
+    changes = sink.pending(version, request.relation_epoch)
+    if changes is None:
+        return held
+    frame = held.sparkSession.createDataFrame(changes, schema=spark_schema(changes.schema))
+    same = " and ".join(f"h.{ticked(part.name)} <=> c.{ticked(part.name)}" for part in relation.key)
+    kept = held.alias("h").join(F.broadcast(frame).alias("c"), F.expr(same), "leftanti")
+    lives = frame.where(~F.col(GONE)).withColumn(VNODE, F.lit(0).cast("smallint"))
+    return kept.unionAll(lives.select(*map(ticked, held.columns)))
 
 
 def _digests(frame: DataFrame, relation: Relation) -> Digests:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.protocol.barrier import Barrier
-from service.protocol.ids import Generation
+from service.protocol.ids import Epoch, Generation
 from workers.connectors.port import Sink, SinkWriter
 
 
@@ -18,6 +18,8 @@ class Delivery:
     make: Callable[[Generation], Sink]
     sink: Sink | None = None
     delivered_at: float = 0.0
+    upto: int = 0
+    """The last epoch of which the target has everything, as far as this generation knows."""
 
     @property
     def writer(self) -> SinkWriter:
@@ -25,14 +27,21 @@ class Delivery:
         assert self.sink is not None
         return self.sink.writer
 
-    def run(self, barrier: Barrier, now: float) -> None:
-        """Deliver what is due. Raises the target's errors."""
+    def run(self, barrier: Barrier, now: float, *, awaited: Epoch | None) -> int | None:
+        """Deliver what is due, at once if an epoch is `awaited` that the target does not have yet. Return the version
+        that the target has then, if it may be another one. Raises the target's errors.
+        """
         if self.sink is None:
             sink = self.make(barrier.generation)
-            sink.begin(barrier.prev)
+            version = sink.begin(barrier.prev)
             self.sink = sink
-        elif now - self.delivered_at >= self.sink.commit_seconds:
-            self.sink.commit(barrier.prev)
+        elif now - self.delivered_at >= self.sink.commit_seconds or not self.has(awaited):
+            version = self.sink.commit(barrier.prev)
         else:
-            return
-        self.delivered_at = now
+            return None
+        self.delivered_at, self.upto = now, barrier.prev
+        return version
+
+    def has(self, epoch: Epoch | None) -> bool:
+        """Whether the target has everything of an epoch. None: no epoch is asked for."""
+        return epoch is None or epoch <= self.upto

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, JobId, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
+from service.protocol.relation import versions_of
 from service.protocol.report import FragmentReport
 from service.protocol.stage import Engine, Stage
 from service.protocol.stage_spark import engine_of, lake_reason, spark_from, spark_reason
@@ -23,7 +24,7 @@ from workers.backfill.actors import as_one
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
-from workers.connectors.in_place import located
+from workers.connectors.in_place import located, version_at, version_row
 from workers.connectors.kinds import SecretOf, sink_of
 from workers.engines.failing_row import find_failing_row
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
@@ -53,6 +54,10 @@ class StageScan(HistoryScan):
     """
     delivery: Delivery | None = None
     """Delivers the rows to a sink's target. Nothing is stored."""
+    versions: bool = False
+    """Whether it stores the version that its target in the lake has at an epoch. One scan of a job does."""
+    read_at: Epoch | None = None
+    """The epoch after which the history was over, as far as this generation knows."""
     turns: EngineTurns = field(init=False)
     engines: StageEngines | None = None
     """Made in the first epoch that computes."""
@@ -88,6 +93,7 @@ class StageScan(HistoryScan):
             bound=BoundStage(fragment.query, target, relations),
             own=frozenset(one.id for one in job.hidden),
             delivery=None if sink is None else Delivery(partial(sink_of, sink, secret_of, target)),
+            versions=target.lake is not None and fragment.id == min(one.id for one in job.table_scans if one.sink),
             spark=spark,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
             merges=fragment.query.aggregate is not None and _merges(job, fragment),
@@ -111,8 +117,9 @@ class StageScan(HistoryScan):
 
     @property
     def settled(self) -> bool:
-        """Whether the history is over and no limit of 0 applies."""
-        return self.history_over and not self.state.held
+        """Whether the history is over, also at a target outside, and no limit of 0 applies."""
+        delivered = self.delivery is None or (self.read_at is not None and self.delivery.has(self.read_at))
+        return self.history_over and delivered and not self.state.held
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
         """Whether its history is over, and little of what it reads has changed in this epoch."""
@@ -139,6 +146,8 @@ class StageScan(HistoryScan):
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the stage's share of the rest of the interval."""
+        if self.history_over and self.read_at is None:
+            self.read_at = epoch.barrier.prev
         if self.delivery is not None:
             self._deliver(self.delivery, epoch)
         permits, outcomes = self.permits(epoch), ()
@@ -173,8 +182,14 @@ class StageScan(HistoryScan):
         return self._report(epoch, outcomes, finishing=over if beside else self.history_over, held_up=held_up)
 
     def _deliver(self, delivery: Delivery, epoch: RunningEpoch) -> None:
+        """Deliver what is due. Whoever reads the relation in its lake reads the new version from this epoch on."""
         try:
-            delivery.run(epoch.barrier, epoch.clock())
+            version = delivery.run(epoch.barrier, epoch.clock(), awaited=self.read_at)
+            if version is not None and self.versions:
+                store = epoch.stores.versioned
+                before = version_at(store, self.target, epoch.barrier.prev)
+                if version != before:
+                    store.write(versions_of(self.target), epoch.barrier.curr, version_row(version, before))
         except Exception as error:
             raise self._blamed(error, computing=False) from error
 

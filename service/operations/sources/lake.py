@@ -53,12 +53,10 @@ async def create_lake_table(
 
 async def _planned(world: World, statement: CreateLakeTable, text: str, session: Mapping[str, str]) -> NewJob:
     """Return the job of the table. Raises Invalid and NotFound, with positions, and Unavailable."""
-    try:
-        connector = checked_in_place(statement.options, statement.secrets)
-    except Invalid as error:
-        raise Invalid(error.message, position=statement.positions.get(error.pointer or "")) from None
-    for option, name in statement.secrets.items():
-        await secret_value(world, name, position=statement.positions.get(option))
+    target = statement.target
+    connector = checked_in_place(target.options, target.secrets)
+    for option, name in target.secrets.items():
+        await secret_value(world, name, position=target.positions.get(option))
     found = await ask(world, DescribeTable(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
     assert isinstance(found, TableDescribed), found
     key = [part.name for part in statement.key]

@@ -32,6 +32,8 @@ async def constant_job(
     place = statement.query.start + 1
     if kind is RelationKind.SINK:
         raise Invalid("a sink reads a relation: FROM is missing", position=place)
+    if statement.target is not None:
+        raise Invalid("a view in a lake reads a relation: FROM is missing", position=place)
     columns = tuple([_column(*one, place) for one in await columns_of(world, statement)])
     names = [one.name for one in columns]
     for at, name in enumerate(names):

@@ -9,10 +9,12 @@ from service.operations.naming import existing, internal_tables, named, relation
 from service.operations.sources import registry
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, listed, tag
-from service.operations.statements.sinks import release, target_of
+from service.operations.statements.targets import release, target_of
 from service.protocol.relation import RelationKind
 from service.sql.statements.relations import Describe, Drop, ShowCreate, ShowInternalTables, ShowRelations
 
+_SENT: Final = frozenset({RelationKind.SINK, RelationKind.MATERIALIZED_VIEW})
+"""The kinds of relations that may have a target outside."""
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
 
 
@@ -24,7 +26,7 @@ def _role_of_drop(statement: Drop) -> Role:
 async def _drop(call: Call, statement: Drop) -> Outcome:
     world, kind, name, cascade = call.world, statement.kind, statement.name, statement.cascade
     try:
-        target = await target_of(world, name) if kind is RelationKind.SINK else None
+        target = await target_of(world, name) if kind in _SENT else None
         concerned = await lifecycle.drop(world, name, kind, cascade=cascade, asked_by=call.asked_by)
     except NotFound:
         # IF EXISTS is decided only here: a concurrent DROP may free the name after this one has found it taken.

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from service.domain.connectors import CONNECTOR
 from service.domain.errors import Invalid
 from service.domain.order import Order
 from service.domain.parameters import SystemParameters
@@ -19,6 +20,7 @@ from service.operations.world import Context, World
 from service.ports.records import THE_RELATION, NewFragment, NewOperator, NewTableScan, hidden_id, node_of, output_id
 from service.ports.state_store import DESCRIBE_MS
 from service.protocol.barrier import ScanLimits
+from service.protocol.connector import Connector
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
 from service.protocol.quoting import quoted
@@ -108,10 +110,11 @@ def check_staged(
     reason = next(filter(None, (spark_reason(one.stage) for one in view.stages)), None)
     what = "joins, aggregates, subqueries and windows"
     snapshot = strategy.scan_type is ScanType.SNAPSHOT_BACKFILL
-    if kind is RelationKind.SINK and (is_kept(view) or not view.projects) and not snapshot:
+    if is_sent_away(statement, kind) and (is_kept(view) or not view.projects) and not snapshot:
         raise Invalid(
-            f"a sink with {reason if view.projects else what} needs a Snapshot backfill:"
-            " SET streaming_use_snapshot_backfill = true, or create a materialized view, then a sink FROM it",
+            f"a {'sink' if kind is RelationKind.SINK else 'view in a lake'} with {reason if view.projects else what}"
+            " needs a Snapshot backfill: SET streaming_use_snapshot_backfill = true, or create a materialized view,"
+            " then this one FROM it",
             position=place,
         )
     arranged = strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL and not view.projects
@@ -125,8 +128,13 @@ def check_staged(
         )
 
 
+def is_sent_away(statement: CreateMaterializedView, kind: RelationKind) -> bool:
+    """Whether the rows go to a target outside: those of a sink, or of a view in a lake."""
+    return kind is RelationKind.SINK or statement.target is not None
+
+
 def is_kept(view: StagedView) -> bool:
-    """Whether the rows of a sink are kept: the store has the sums of its groups, or computes its rows."""
+    """Whether the rows that are sent away are kept: the store has the sums of its groups, or computes its rows."""
     last = (one.stage for one in view.stages if one.output is None)
     return any(one.aggregate is not None or spark_reason(one) is not None for one in last)
 
@@ -275,7 +283,8 @@ async def plan_stages(
         before = known.get(relation.id)
         known[relation.id] = relation if before is None else _either(before, relation)
         stages.append(PlannedStage(planned.stage, known[planned.stage.driver.relation], output))
-    made = known[THE_RELATION].model_copy(update={"name": statement.name})
+    lake = None if statement.target is None else Connector(name=statement.target.options[CONNECTOR], options={})
+    made = known[THE_RELATION].model_copy(update={"name": statement.name, "lake": lake})
     hidden = tuple(
         known[hidden_id(at)].model_copy(update={"name": f"__{statement.name}_{at + 1}"})
         for at in range(max((one.output + 1 for one in stages if one.output is not None), default=0))

@@ -68,7 +68,7 @@ async def _create_from(call: Call, statement: CreateTableFrom) -> Outcome:
 
 def _of_lake(statement: CreateLakeTable) -> Role:
     """Return the role. The author of a table chooses the host to which its secrets are sent."""
-    return Role.ADMIN if statement.secrets else Role.OPERATOR
+    return Role.ADMIN if statement.target.secrets else Role.OPERATOR
 
 
 @handles(CreateLakeTable, needs=_of_lake)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from service.domain.adaptive import AUTO
+from service.domain.connectors import COMMITS
 from service.domain.indexes import lacking
 from service.domain.job import JobState
 from service.domain.own_graph import check_own_graph
@@ -51,11 +52,13 @@ from service.operations.statements.staged_views import (
     check_staged,
     check_store_engine,
     is_kept,
+    is_sent_away,
     kept,
     plan_stages,
     scan_limits,
     walked_order,
 )
+from service.operations.statements.targets import needs, sent
 from service.operations.world import Context, World
 from service.ports.indexes import IndexState
 from service.ports.records import THE_RELATION, CatalogEntry, NewFragment, NewJob, NewTableScan
@@ -97,12 +100,16 @@ class _Read:
     views: tuple[RelationId, ...]
 
 
-@handles(CreateMaterializedView, needs=Role.OPERATOR)
-async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
-    async def as_planned(new: NewJob) -> NewJob:
-        return new
+def _needs(statement: CreateMaterializedView) -> Role:
+    return needs(statement.target)
 
-    return await create_from_query(call, statement, RelationKind.MATERIALIZED_VIEW, as_planned)
+
+@handles(CreateMaterializedView, needs=_needs)
+async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
+    async def placed(new: NewJob) -> NewJob:
+        return new if statement.target is None else await sent(call, new, statement.target)
+
+    return await create_from_query(call, statement, RelationKind.MATERIALIZED_VIEW, placed)
 
 
 async def create_from_query(
@@ -143,8 +150,10 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
     if (constant := await constant_job(call.world, view, kind, background=False)) is not None:
         return _plan_of([f"ConstantRows: {', '.join(one.name for one in constant.relation.visible)}, written once"])
     planned = await _plan(call, view, kind, background=False)
-    lines, new = await _explained(call.world, planned), planned.new
-    return _plan_of([*lines, *([] if new.own_graph is None else [f"graph of its own: {new.own_graph}"])])
+    lines, own = await _explained(call.world, planned), planned.new.own_graph
+    if view.target is not None:
+        own = own or COMMITS
+    return _plan_of([*lines, *([] if own is None else [f"graph of its own: {own}"])])
 
 
 @handles(ExplainBackfill, needs=Role.VIEWER)
@@ -233,7 +242,8 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     found = await _read(world, statement)
     view = await plan_stages(world, statement, found.relations, found.queries, asked_engine(session))
     check_staged(world, statement, view, strategy, kind)
-    if kind is RelationKind.SINK and is_kept(view):
+    is_sent = is_sent_away(statement, kind)
+    if is_sent and is_kept(view):
         view = kept(view)
     ordered = await _ordered(world, statement, view, strategy, found)
     fragments = await _fragments(call, statement, strategy, view)
@@ -255,7 +265,7 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     check_own_graph(stays, strategy)
     new = replace(new, resource_group=statement.resource_group, own_graph=stays)
     named = ordered.named
-    if kind is RelationKind.SINK and asked_engine(session) is EngineChoice.STORE:
+    if is_sent and asked_engine(session) is EngineChoice.STORE:
         named = replace(named, notices=(*named.notices, SINK_ENGINE))
     return _Planned(new, view, strategy, named)
 

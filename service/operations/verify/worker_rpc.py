@@ -4,12 +4,13 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 
-from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
 from service.domain.stage_engine import check_verifiable
-from service.operations.asking import ask
+from service.operations.asking import Moved, ask
 from service.operations.jobs.stages import stages_of
 from service.operations.leaving import Gone, unless
+from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.status.staleness import broken_of, notice
 from service.operations.verify import by_store, followed
@@ -24,6 +25,8 @@ from service.protocol.stage import Engine
 from service.protocol.stage_spark import verify_reason
 
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
+MOVED_WAIT: timedelta = timedelta(minutes=1)
+"""How long a view is asked for again whose table in a lake is newer than its epoch, as it is once in an interval."""
 _UNASSIGNED = RequestId(0)
 """A placeholder. The meta store assigns the id."""
 
@@ -54,14 +57,30 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
     stages = stages_of(plan)
     staged = () if plan.projects and all(verify_reason(one) is None for one in stages) else stages
     constant = found.kind is RelationKind.MATERIALIZED_VIEW and not plan.table_scans
-    lake = any(one.lake is not None for _, computing in plan.staged for one in computing.reads)
+    reads = (one for _, computing in plan.staged for one in computing.reads)
+    lake = any(one.lake is not None for one in (plan.relation, *reads))
     if engine is Engine.STORE or ((staged or constant) and engine is None and not lake):
         return await _said_stale(world, found, await by_store.compare(world, found))
     check_verifiable(found.name, staged, created=found.state is JobState.CREATED)
     if found.kind is RelationKind.TABLE:
         return await followed.compare(world, plan)
+
+    async def look() -> Verified | None:
+        try:
+            return await _compared(world, job, engine, lake=lake)
+        except Moved:
+            return None
+
+    answer = await until(world, look, limit=MOVED_WAIT)
+    if answer is None:
+        raise Unavailable(f"the table of {found.name} gets newer changes again and again: try again later")
+    return await _said_stale(world, found, answer)
+
+
+async def _compared(world: World, job: JobId, engine: Engine | None, *, lake: bool) -> Verified:
+    """Have Spark compare a view at the present epochs. Raises Moved, Conflict, Invalid, Unavailable."""
     async with world.stores.begin() as tx:
-        epochs = await _epochs(tx, found)
+        epochs = await _epochs(tx, await _verifiable(tx, job))
         while True:
             (plan,) = await tx.plans.of([job])
             found, seen = await _verifiable(tx, job), epochs
@@ -72,13 +91,12 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
         # The holder of a pin must be unique, so each verification reserves a number.
         asked = await tx.statements.reserve()
     try:
-        answer = await _by_spark(world, found, request, f"verify {asked}")
+        return await _by_spark(world, found, request, f"verify {asked}")
     except Invalid:
         # A value that Spark does not hold, and Postgres does.
         if engine is not None or lake or found.state is not JobState.CREATED:
             raise
-        answer = await by_store.compare(world, found)
-    return await _said_stale(world, found, answer)
+        return await by_store.compare(world, found)
 
 
 async def _by_spark(world: World, job: Job, request: Verify, holder: str) -> Verified:

@@ -1,13 +1,14 @@
 """CREATE TABLE .. WITH (connector = 'deltalake'): a table of a lake that is read in place."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from service.domain.connectors import IN_PLACE
 from service.domain.errors import Invalid
 from service.protocol.columns import Column, KeyColumn
 from service.sql.statements.statement import Statement
+from service.sql.statements.target import Target, target_of
 from service.sql.text.cursor import Cursor
 from service.sql.text.options import connector_of, discreet, read_options, vnode_count
 from service.sql.text.tokens import Token
@@ -21,18 +22,15 @@ _NO_KEY: Final = (
 class CreateLakeTable(Statement):
     """CREATE TABLE of a table that is read in place. `columns` is None for `*`: all that the other table has.
 
-    `secrets` are options whose values are secrets, with the names of these. `positions` are those of the values, and
     `position` is that of the name.
     """
 
     name: str
     columns: tuple[Column, ...] | None
     key: tuple[KeyColumn, ...]
-    options: Mapping[str, str]
+    target: Target
     if_not_exists: bool = False
     vnode_count: int | None = None
-    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
-    positions: Mapping[str, int] = field(default_factory=dict[str, int])
     position: int | None = None
 
 
@@ -69,10 +67,8 @@ def parse_lake(
             name,
             columns,
             key,
-            {option.name: option.string() for option in given.values() if option.secret is None},
+            target_of(given),
             if_not_exists,
             None if size is None else vnode_count(size),
-            {option.name: option.secret for option in given.values() if option.secret is not None},
-            {option.name: option.position for option in given.values()},
             position,
         )

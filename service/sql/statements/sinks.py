@@ -1,12 +1,12 @@
 """CREATE SINK: rows of a relation or a query for an external system. A sink is planned like a materialized view."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from service.domain.connectors import SINKS, check_connector, check_secrets
+from service.domain.connectors import SINKS, check_connector
 from service.domain.errors import Invalid
 from service.sql.statements.statement import Parsers, Statement
+from service.sql.statements.target import Target, target_of
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import Cursor
 from service.sql.text.options import connector_of, discreet, rate_limit, read_options
@@ -18,15 +18,10 @@ _LIMIT: Final = "backfill_rate_limit"
 
 @dataclass(frozen=True, slots=True)
 class CreateSink(Statement):
-    """CREATE SINK. `query` is the view whose rows the sink takes; `options` name the connector and what it needs.
-
-    `secrets` are options whose values are secrets, with the names of these. `positions` are those of the values.
-    """
+    """CREATE SINK. `query` is the view whose rows the sink takes; `target` names the connector and what it needs."""
 
     query: CreateMaterializedView
-    options: Mapping[str, str]
-    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
-    positions: Mapping[str, int] = field(default_factory=dict[str, int])
+    target: Target
 
 
 def _create(cursor: Cursor) -> CreateSink:
@@ -62,14 +57,7 @@ def _created(cursor: Cursor) -> CreateSink:
         backfill_rate_limit=rate_limit(limit),
         sql=sql,
     )
-    secrets = {option.name: option.secret for option in given.values() if option.secret is not None}
-    texts = {option.name: option.string() for option in given.values() if option.secret is None}
-    positions = {option.name: option.position for option in given.values()}
-    try:
-        check_secrets(texts, secrets)
-    except Invalid as error:
-        raise Invalid(error.message, position=positions.get(error.pointer or "")) from None
-    return CreateSink(view, texts, secrets, positions)
+    return CreateSink(view, target_of(given))
 
 
 def _query(cursor: Cursor) -> tuple[Tree, Cursor]:

@@ -59,6 +59,12 @@ class Option:
             raise Invalid(f'option "{self.name}" takes a boolean, not {self.text}', position=self.position) from None
 
 
+def text_option(name: str, at: Token, text: str) -> Option:
+    """Return an option that a clause, which begins `at` a token, stands for."""
+    token = Token(TokenKind.STRING, "'", text, at.start, at.end)
+    return Option(name, (token,), text, at.position)
+
+
 def read_options(cursor: Cursor, *, known: Collection[str] | None) -> dict[str, Option]:
     """Read the options from the opening to the closing parenthesis; with `known` None, of any name. Raises Invalid, in
     RisingWave's words.

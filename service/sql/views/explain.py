@@ -5,7 +5,7 @@ from typing import Final
 from service.protocol.barrier import ScanLimits
 from service.protocol.stage import Engine
 
-SINK_ENGINE: Final = "stage_engine is store, and Spark computes what a sink gets"
+SINK_ENGINE: Final = "stage_engine is store, and Spark computes what a target outside gets"
 """What a session is told whose choice of an engine has no effect."""
 
 

@@ -101,7 +101,7 @@ def _stage(
 ) -> Iterator[str]:
     branch, margin = ("└─", "    ") if last else ("├─", "│   ")
     stage, arranged = one.stage, one.arranged
-    no_store = lake_reason(relations[each.relation] for each in stage.inputs)
+    no_store = lake_reason([*(relations[each.relation] for each in stage.inputs), one.target])
     engine, why = (Engine.STORE, WHY_STORE) if arranged else engine_of(stage, no_store)
     facts = [
         f"stage: {number}",

@@ -1,0 +1,124 @@
+"""Materialized views whose rows lie in Delta tables, with real processes."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.e2e.test_lake import FED, in_delta, rows
+from tests.support.service import ARRANGEMENT, Service
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+VIEWS: Final = {
+    "joined": "SELECT s.id, s.amount, c.name FROM {sales} s JOIN cities c ON c.city = s.city",
+    "grouped": (
+        "SELECT s.city, o.kind, count(*) AS n, sum(s.amount)::numeric(20, 2) AS total FROM {sales} s"
+        " JOIN orders o ON o.id = s.id GROUP BY s.city, o.kind"
+    ),
+    "placed": (
+        "SELECT name, id, amount FROM (SELECT name, id, amount, row_number() OVER (PARTITION BY name ORDER BY amount"
+        " DESC, id) AS place FROM {joined}) ranked WHERE place <= 3"
+    ),
+}
+
+
+def in_the_lake(service: Service, lake: Path) -> None:
+    """Wait until each Delta table has what the view's query gives over the mirror."""
+    joined = f"({VIEWS['joined'].format(sales='mirror')})"
+    for name, query in VIEWS.items():
+        columns = [one[0] for one in service.sql(f"DESCRIBE {name}") if one[2] == "false"]
+        wanted = service.sql(query.format(sales="mirror", joined=joined))
+        expected = sorted((tuple(row) for row in wanted), key=repr)
+
+        def found(name: str = name, columns: list[str] = columns) -> list[tuple[object, ...]]:
+            table = DeltaTable(lake / name).to_pyarrow_table(columns=columns)
+            return sorted((tuple(_shown(one) for one in row.values()) for row in table.to_pylist()), key=repr)
+
+        until(
+            lambda found=found, expected=expected: found() == expected,
+            what=lambda name=name, found=found, expected=expected: (
+                name,
+                found()[:5],
+                expected[:5],
+                service.get(f"/v1/jobs/{name}"),
+                service.log_tail(),
+            ),
+        )
+
+
+def _shown(value: object) -> object:
+    return value if value is None or isinstance(value, int | str) else str(value)
+
+
+def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: Service, tmp_path: Path) -> None:
+    """A join, groups, and a window over another view in the lake, over a Delta table and tables of Postgres."""
+    sales, lake = tmp_path / "sales", tmp_path / "lake"
+    write_deltalake(sales, rows(1, 1500), configuration=FED)
+    for name in ("mirror", "orders"):
+        columns = "id bigint PRIMARY KEY, city text, amount numeric(10, 2)"
+        service.run(f"CREATE TABLE {name} ({columns if name == 'mirror' else 'id bigint PRIMARY KEY, kind text'})")
+    service.run("INSERT INTO orders SELECT g, 'k' || g % 3 FROM generate_series(1, 1200) g")
+    service.run("CREATE TABLE cities (city text PRIMARY KEY, name text)")
+    service.run("INSERT INTO cities VALUES ('Oslo', 'OSL'), ('Bergen', 'BGO')")
+    service.run(f"CREATE TABLE sales (*, PRIMARY KEY (id)) WITH (connector = 'deltalake', location = '{sales}')")
+    for name, query in VIEWS.items():
+        place = f"USING delta LOCATION '{lake / name}' WITH (commit_interval = '200 ms')"
+        service.run(f"CREATE MATERIALIZED VIEW {name} {place} AS {query.format(sales='sales', joined='joined')}")
+        # It is created when its table has all rows.
+        assert DeltaTable(lake / name).to_pyarrow_table().num_rows > 0
+    _mirrored(service, sales)
+    in_the_lake(service, lake)
+    DeltaTable(sales).update(updates={"amount": "amount + 1"}, predicate="id < 40")
+    service.kill_worker()
+    service.run("UPDATE cities SET name = 'Oslo' WHERE city = 'Oslo'")
+    service.run("DELETE FROM orders WHERE id % 7 = 0")
+    DeltaTable(sales).delete("id > 1400")
+    _mirrored(service, sales)
+    in_the_lake(service, lake)
+    service.kill()
+    service.wait_killed()
+    service.restart()
+    write_deltalake(sales, rows(2001, 50, "Bergen"), mode="append")
+    service.run("UPDATE orders SET kind = 'other' WHERE id < 100")
+    for name in VIEWS:
+        assert service.verified(name)["equal"], name
+    _mirrored(service, sales)
+    in_the_lake(service, lake)
+    for name in VIEWS:
+        assert service.verified(name)["equal"], name
+    DeltaTable(lake / "joined").optimize.compact()
+    service.run("UPDATE cities SET name = 'BER' WHERE city = 'Bergen'")
+    in_the_lake(service, lake)
+    assert "its rows lie in a lake" in str(service.refused("SELECT * FROM joined"))
+    service.run("DROP MATERIALIZED VIEW placed")
+    assert in_delta(lake / "placed")
+    assert not list((lake / "placed" / "_tidefill").glob("*"))
+
+
+def test_a_view_in_a_lake_is_refused_before_anything_is_made(service: Service, tmp_path: Path) -> None:
+    service.run("CREATE TABLE t (id bigint PRIMARY KEY, n numeric, v text)")
+    lake = f"USING delta LOCATION '{tmp_path / 'v'}'"
+    assert "numeric without precision" in str(
+        service.refused(f"CREATE MATERIALIZED VIEW v {lake} AS SELECT id, n FROM t")
+    )
+    arranged = service.refused(f"CREATE MATERIALIZED VIEW v {lake} AS SELECT id, v FROM t", **ARRANGEMENT)
+    assert "needs a graph of its own" in str(arranged)
+    assert "FROM is missing" in str(service.refused(f"CREATE MATERIALIZED VIEW v {lake} AS SELECT 1 AS one"))
+    explained = "\n".join(
+        row[0] for row in service.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v {lake} AS SELECT id FROM t")
+    )
+    assert "engine: spark" in explained
+    assert "graph of its own" in explained
+    assert not (tmp_path / "v").exists()
+
+
+def _mirrored(service: Service, sales: Path) -> None:
+    service.run("DELETE FROM mirror")
+    values = [
+        f"({one['id']}, {'NULL' if one['city'] is None else repr(one['city'])}, {one['amount']})"
+        for one in DeltaTable(sales).to_pyarrow_table().to_pylist()
+    ]
+    service.run(f"INSERT INTO mirror VALUES {', '.join(values)}")
