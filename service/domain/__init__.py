@@ -21,4 +21,7 @@ The invariants, which code and tests cite by number:
   meaning of Postgres, whichever engine computed it. A text that no engine can compute so is refused with the reason.
 - **I13 one bad thing stops one thing.** A fault or delay of one caller, statement, row, job, relation, worker or source
   ends or delays that one only. Nothing is retried for ever.
+- **I14 exactly once outward.** After any crash a target outside, of a sink or of a view in a lake, holds every net
+  change once: the epoch up to which it has everything is stored in the target, atomically with the rows, and asked of
+  the target.
 """

@@ -55,7 +55,6 @@ IN_PLACE: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = {delta.NA
 """The checks of connectors whose tables are read in place."""
 TABLES: Final = (*SOURCES, *IN_PLACE)
 """The connectors that CREATE TABLE may name."""
-READS_LAKE: Final = "lies in a lake, and is read in place"
 COMMITS: Final = "its target is committed to by itself, once in a commit_interval"
 """Why a sink has a graph of its own."""
 

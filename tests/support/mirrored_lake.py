@@ -1,0 +1,105 @@
+"""Delta tables that hold what tables of a service hold, brought there by another program: by delta-rs alone.
+
+The tables, called `m_<name>`, are changed by statements. `sync` makes a Delta table equal to its table, by a MERGE of
+the rows that differ, or by a DELETE and an append.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from tests.support.service import Service
+
+FED: Final = {"delta.enableChangeDataFeed": "true"}
+_COLUMN: Final = re.compile(r"(\w+) (integer|bigint|text|date|numeric\(15,2\))")
+_KEY: Final = re.compile(r"(\w+) \w+ primary key|primary key \(([\w, ]+)\)")
+_TYPES: Final = {
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "text": pa.string(),
+    "date": pa.date32(),
+    "numeric(15,2)": pa.decimal128(15, 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """Tables by name, each with its CREATE TABLE, in a service and in a folder of Delta tables."""
+
+    service: Service
+    folder: Path
+    texts: Mapping[str, str]
+
+    def mirror(self, text: str) -> str:
+        """Return a query or a statement over the tables of the service, in place of those of the lake."""
+        return re.sub(rf"\b({'|'.join(self.texts)})\b", r"m_\1", text)
+
+    def create(self) -> None:
+        """Create both, the Delta ones with what the others hold by now."""
+        for name in self.texts:
+            write_deltalake(self.folder / name, self._rows(name), configuration=FED)
+            place = f"WITH (connector = 'deltalake', location = '{self.folder / name}')"
+            self.service.run(f"CREATE TABLE {name} (*, PRIMARY KEY ({', '.join(self._key(name))})) {place}")
+
+    def sync(self, random: Random, names: Iterable[str]) -> None:
+        """Bring changes of some tables into the lake."""
+        for name in names:
+            rows = self._rows(name)
+            if random.random() < 0.5:
+                self._merge(name, rows)
+            else:
+                self._replace(name, rows)
+
+    def _rows(self, name: str) -> pa.Table:
+        columns = dict(_COLUMN.findall(self.texts[name].partition("(")[2]))
+        found = self.service.stored(f"SELECT {', '.join(columns)} FROM live.m_{name}")
+        schema = pa.schema([(one, _TYPES[kind]) for one, kind in columns.items()])
+        return pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in found], schema)
+
+    def _key(self, name: str) -> Sequence[str]:
+        (alone, several), *_ = _KEY.findall(self.texts[name])
+        return [alone] if alone else several.split(", ")
+
+    def _merge(self, name: str, rows: pa.Table) -> None:
+        key = self._key(name)
+        # delta-rs binds `or` tighter.
+        differs = " or ".join(f"(t.{one} is distinct from s.{one})" for one in rows.schema.names if one not in key)
+        merge = DeltaTable(self.folder / name).merge(rows, _same("s", "t", key), source_alias="s", target_alias="t")
+        merge.when_matched_update_all(
+            differs
+        ).when_not_matched_insert_all().when_not_matched_by_source_delete().execute()
+
+    def _replace(self, name: str, rows: pa.Table) -> None:
+        """Delete the rows that changed or are gone, and append those that came."""
+        table, key = DeltaTable(self.folder / name), self._key(name)
+        known = {tuple(row.values()) for row in table.to_pyarrow_table(columns=rows.schema.names).to_pylist()}
+        wanted = {tuple(row.values()) for row in rows.to_pylist()}
+        gone = [dict(zip(rows.schema.names, row, strict=True)) for row in known - wanted]
+        if gone:
+            table.delete(" or ".join(f"({' and '.join(f'{one} = {row[one]}' for one in key)})" for row in gone))
+        come = [dict(zip(rows.schema.names, row, strict=True)) for row in wanted - known]
+        if come:
+            write_deltalake(table, pa.Table.from_pylist(come, rows.schema), mode="append")
+
+
+def in_lake(location: Path, columns: Sequence[str]) -> list[tuple[object, ...]]:
+    """Return the rows of a Delta table as delta-rs reads them, in an order of their own, as a SELECT shows values."""
+    read = DeltaTable(location).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return sorted((tuple(_shown(one) for one in row.values()) for row in read), key=repr)
+
+
+def _shown(value: Any) -> object:
+    if isinstance(value, Decimal):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _same(one: str, other: str, key: Sequence[str]) -> str:
+    return " and ".join(f"{one}.{part} = {other}.{part}" for part in key)
