@@ -14,12 +14,15 @@ from service.protocol.request import Done, Rejected, Request, Response, TableDes
 NO_WORKER: Final = "no worker is alive"
 
 
-class Moved(Unavailable):
+class MovedError(Exception):
     """What a request is about has just changed: the same question may be answered later."""
 
 
 async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Done | TableDescribed:
-    """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable."""
+    """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable.
+
+    Raises MovedError only for a relation in a lake, which a verification can meet.
+    """
     async with world.stores.begin() as tx:
         if not world.workers.startable and not await _served(world, tx):
             raise Unavailable(f"{NO_WORKER}, and this service starts none (TIDEFILL_LAUNCHER): start one and try again")
@@ -43,7 +46,7 @@ async def ask(world: World, request: Request, *, limit: timedelta) -> Verified |
     if response is None:
         raise Unavailable("no worker answered in time" if served else f"{NO_WORKER}: try again when one is")
     if isinstance(response, Rejected) and response.again:
-        raise Moved(response.error)
+        raise MovedError(response.error)
     if isinstance(response, Rejected):
         raise Invalid(response.error)
     return response

@@ -116,27 +116,25 @@ def read(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[st
 
 
 def delta_type(column: Column) -> object:
-    """Return the type of a column in the JSON of Delta's schemas. Raises ValueError for a type that has none."""
+    """Return the type of a column in the JSON of Delta's schemas. Raises ValueError for a type that has none.
+
+    A numeric without precision is a text where users do not see it.
+    """
     kind = column.type
-    if kind.array:
-        element = _scalar(column.name, kind.element)
-        return {"type": "array", "elementType": element, "containsNull": True}
-    return _scalar(column.name, kind)
+    scalar = kind.element if kind.array else kind
+    if scalar.unbounded and not column.hidden:
+        raise ValueError(
+            f'column "{column.name}" is a numeric without precision, which Delta has not: cast it, as in'
+            f" {column.name}::numeric(38, 10)"
+        )
+    name = _NAMES.get(scalar.spark, scalar.spark)
+    return {"type": "array", "elementType": name, "containsNull": True} if kind.array else name
 
 
 def delta_schema(columns: Sequence[Column]) -> str:
     """Return the schema of a table of these columns, as Delta writes it. Every column may be NULL."""
     fields = [{"name": one.name, "type": delta_type(one), "nullable": True, "metadata": {}} for one in columns]
     return json.dumps({"type": "struct", "fields": fields})
-
-
-def _scalar(name: str, kind: ColumnType) -> str:
-    if kind.unbounded:
-        raise ValueError(
-            f'column "{name}" is a numeric without precision, which Delta has not: cast it, as in'
-            f" {name}::numeric(38, 10)"
-        )
-    return _NAMES.get(kind.spark, kind.spark)
 
 
 def _location(text: str | None) -> str:

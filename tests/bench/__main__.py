@@ -16,6 +16,7 @@ from tests.bench.creating_jobs import Jobs, creating_jobs, progress
 from tests.bench.figures import Figure, Section, as_json, table
 from tests.bench.following import following
 from tests.bench.idle import idle, single_writes
+from tests.bench.lake import lake
 from tests.bench.loads import loads
 from tests.bench.many_views import many_views
 from tests.bench.measurements import backfill, latency, losing_the_worker, pausing
@@ -39,6 +40,7 @@ NAMES: Final = (
     "cdc",
     "stages",
     "replicas",
+    "lake",
 )
 
 
@@ -77,6 +79,7 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
         "cdc": lambda: following(service, options.repeat),
         "stages": lambda: stages(service, tables, options.rows, options.repeat),
         "replicas": lambda: replicas(service),
+        "lake": lambda: lake(service, options.rows),
     }
     sections: list[Section] = []
     complete = True

@@ -43,13 +43,13 @@ def idle(service: Service) -> list[Section]:
             "worker, with its JVM": (service.worker_pid(), None),
             "Postgres": (parent_of(backend[0]), None),
         }
-        before = {name: _used_by(root, but=but) for name, (root, but) in groups.items()}
+        before = {name: used_by(root, but=but) for name, (root, but) in groups.items()}
         began, counted = monotonic(), _counted(store)
         pause(WATCHED_SECONDS)
         seconds, after = monotonic() - began, _counted(store)
         # A process that ended meanwhile, such as an idle Python worker of Spark, does not count.
         used = {
-            name: sum(one - before[name].get(pid, 0) for pid, one in _used_by(root, but=but).items())
+            name: sum(one - before[name].get(pid, 0) for pid, one in used_by(root, but=but).items())
             for name, (root, but) in groups.items()
         }
     shares = {name: 100 * one / seconds for name, one in used.items()}
@@ -139,7 +139,8 @@ def _counted(store: psycopg.Connection) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-def _used_by(root: int | None, *, but: int | None) -> dict[int, float]:
+def used_by(root: int | None, *, but: int | None = None) -> dict[int, float]:
+    """Return the seconds of processor time of a process and of what descends from it, except for `but`, by pid."""
     return {pid: _used(pid) for pid in _tree(root, but=but)}
 
 

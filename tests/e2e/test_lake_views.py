@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 VIEWS: Final = {
     "joined": "SELECT s.id, s.amount, c.name FROM {sales} s JOIN cities c ON c.city = s.city",
     "grouped": (
-        "SELECT s.city, o.kind, count(*) AS n, sum(s.amount)::numeric(20, 2) AS total FROM {sales} s"
-        " JOIN orders o ON o.id = s.id GROUP BY s.city, o.kind"
+        "SELECT s.city, (s.amount * 2)::numeric(20, 2) AS twice, count(*) AS n, sum(s.amount)::numeric(20, 2) AS total"
+        " FROM {sales} s JOIN orders o ON o.id = s.id GROUP BY s.city, o.kind, s.amount * 2"
     ),
     "placed": (
         "SELECT name, id, amount FROM (SELECT name, id, amount, row_number() OVER (PARTITION BY name ORDER BY amount"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.mirrored_lake import in_lake
 from tests.support.service import Service, data_directory, running
 from tests.support.spark_cluster import CONF, SparkCluster, spark_cluster
 from tests.support.waiting import until
@@ -112,3 +113,37 @@ def test_i3_views_on_a_cluster_outlive_its_executors_and_workers(service: Servic
         assert service.assert_equal(view, query) > 0
         done = service.get(f"/v1/jobs/{service.job(view)}")["engines"]
         assert done["spark"]["rows"] > before[view], (view, done)
+
+
+def test_i3_i14_a_view_in_a_lake_outlives_executors(service: Service, cluster: SparkCluster, tmp_path: Path) -> None:
+    """Executors write its files. One dies in its history, one while changes are on their way."""
+    first, second = cluster.workers
+    views = {"joined": JOINED, "top": TOP}
+    for view, query in views.items():
+        place = f"USING delta LOCATION '{tmp_path / view}' WITH (commit_interval = '500 ms', backfill_rate_limit = 200)"
+        service.run(f"CREATE MATERIALIZED VIEW {view} {place} AS {query}", **SPARK)
+    service.until_rows(service.job("joined"), 50)
+    for executor in cluster.executors(first):
+        os.kill(executor, signal.SIGKILL)
+    for view in views:
+        service.limit(service.job(view), None)
+        service.until_created(view)
+    moved = "UPDATE orders SET amount = amount + 100, customer = customer + 1 WHERE id % 30 = {}"
+    for turn in range(6):
+        service.run(moved.format(turn))
+        if turn == 2:
+            for executor in until(lambda: cluster.executors(second), what="an executor"):
+                os.kill(executor, signal.SIGKILL)
+    for view, query in views.items():
+        wanted = service.sql(query)
+        columns = [one["name"] for one in service.run(f"{query} LIMIT 0")["columns"]]
+        expected = sorted(map(tuple, wanted), key=repr)
+        until(
+            lambda view=view, columns=columns, expected=expected: in_lake(tmp_path / view, columns) == expected,
+            what=lambda view=view, columns=columns: (
+                in_lake(tmp_path / view, columns)[:5],
+                worker_log(service)[-3000:],
+            ),
+        )
+        assert expected
+        assert service.verified(view)["equal"]

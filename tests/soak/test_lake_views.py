@@ -86,8 +86,7 @@ class _Views:
             for name in self.wanted:
                 full |= {name} if self._equal(name) else set()
         for name in self.wanted:
-            if "avg(" not in queries_tpch.QUERIES[name]:
-                assert self.service.verified(name)["equal"], name
+            assert self._verified(name), name
         sys.stdout.write(f"{', '.join(self.wanted)}: equal {COMPARISONS} times\n")
         sys.stdout.flush()
         return len(full)
@@ -101,6 +100,13 @@ class _Views:
             self.service.run(self.tables.mirror(tpch.changed(random, SCALE)))
         self.service.flush()
         self.tables.sync(random, queries_tpch.TABLES)
+
+    def _verified(self, name: str) -> bool:
+        """Whether the view is equal to its query. Spark has no answer for some results of sums."""
+        try:
+            return self.service.verified(name)["equal"]
+        except ProblemError as error:
+            return "only the state store computes a stage" in str(error)
 
     def _equal(self, name: str) -> bool:
         """Wait until a foreign reader finds what the query answers, and return whether that are any rows."""

@@ -7,7 +7,7 @@ from functools import partial
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
 from service.domain.stage_engine import check_verifiable
-from service.operations.asking import Moved, ask
+from service.operations.asking import MovedError, ask
 from service.operations.jobs.stages import stages_of
 from service.operations.leaving import Gone, unless
 from service.operations.polling import until
@@ -68,7 +68,7 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
     async def look() -> Verified | None:
         try:
             return await _compared(world, job, engine, lake=lake)
-        except Moved:
+        except MovedError:
             return None
 
     answer = await until(world, look, limit=MOVED_WAIT)
@@ -78,7 +78,7 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
 
 
 async def _compared(world: World, job: JobId, engine: Engine | None, *, lake: bool) -> Verified:
-    """Have Spark compare a view at the present epochs. Raises Moved, Conflict, Invalid, Unavailable."""
+    """Have Spark compare a view at the present epochs. Raises MovedError, Conflict, Invalid, Unavailable."""
     async with world.stores.begin() as tx:
         epochs = await _epochs(tx, await _verifiable(tx, job))
         while True:
