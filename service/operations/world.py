@@ -204,6 +204,8 @@ class Calls:
     """When the audit trail last got an entry of a kind that would otherwise come too often."""
     verifications: Turns = field(default_factory=lambda: Turns("verifications", running=2, waiting=20))
     """Comparisons: each takes Spark's slots, a pin, and one of the connections to the state store."""
+    limits: Turns = field(default_factory=lambda: Turns("changes of limits", running=4, waiting=1_000))
+    """Changes of limits wait for the rows of their scans, each with one of the connections to the meta store."""
     barrier_pages: Turns = field(default_factory=lambda: Turns("readers of barriers", running=1, waiting=100))
     """Large pages of barriers, one at a time: each takes the event loop for tens of milliseconds."""
 

@@ -295,11 +295,12 @@ async def test_a_worker_is_given_each_graphs_barrier_once(stores: Stores) -> Non
     _, begun = await started(stores)
     async with stores.begin() as tx:
         generation = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).generation
+    # Every statement waits for the database graph, so it comes first (A23).
     sent = [
-        barrier(12).model_copy(update={"graph": begun.graph, "generation": generation}),
         barrier(13, 10),
+        barrier(12).model_copy(update={"graph": begun.graph, "generation": generation}),
     ]
-    for one in sent:
+    for one in reversed(sent):
         await inject(stores, one)
     async with stores.begin() as tx:
         taken: dict[GraphId, Epoch] = {}

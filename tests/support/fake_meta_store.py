@@ -312,7 +312,7 @@ class FakeBarriers:
             for (graph, epoch), row in self.tables.barriers.items()
             if row.worker == worker and row.state == "INJECTED" and taken.get(graph) != epoch
         ]
-        return min(mine, key=lambda barrier: barrier.curr, default=None)
+        return min(mine, key=lambda barrier: (barrier.graph != DATABASE_GRAPH, barrier.curr), default=None)
 
     async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
         key = (answer.graph, answer.epoch)

@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,9 @@ from workers.connectors.port import MovedError
 from workers.state_store.port import CLOSE, OPERATION
 
 _BEGAN: Final = "began"
+_OWNER: Final = "tidefill.owner"
+"""The transaction whose version says which app writes the changes of a table, alone."""
+_NOBODY: Final = 0
 GONE: Final = "_tidefill_gone"
 """The column of a change that says whether the row of its key is gone."""
 _PLACE: Final = "_tidefill_place"
@@ -51,6 +55,7 @@ def claim(options: Mapping[str, str], relation: Relation) -> None:
                 _create(read, relation)
             else:
                 _check(table, read, relation)
+            _own(read)
     except (OSError, DeltaError) as error:
         raise ValueError(f"{read.location} cannot be used by the worker: {error}") from error
 
@@ -96,6 +101,25 @@ def _check(table: DeltaTable, options: DeltaOptions, relation: Relation) -> None
         raise ValueError(f"{at} has other partitions: partition_by = '{', '.join(parts)}'")
     if options.upsert and table.file_uris():
         raise ValueError(f"{at} has rows already: an upsert sink begins with an empty one")
+
+
+def _own(options: DeltaOptions) -> None:
+    """Become the only writer of a table of changes. Of two that try it at once, one gets a conflict."""
+    table = delta_table(options)
+    owner, mine = table.transaction_version(_OWNER), _number(options.app)
+    if owner not in (None, _NOBODY, mine):
+        raise ValueError(f"the table at {options.location} is that of another view or sink, which is its only writer")
+    if options.upsert and owner != mine:
+        _hand_over(table, mine)
+
+
+def _hand_over(table: DeltaTable, owner: int) -> None:
+    commit = CommitProperties(app_transactions=[Transaction(_OWNER, owner)])
+    table.create_write_transaction([], "append", table.schema(), commit_properties=commit)
+
+
+def _number(app: str) -> int:
+    return int.from_bytes(sha256(app.encode()).digest()[:7], "big") + 1
 
 
 def _schema(relation: Relation) -> Schema:
@@ -161,6 +185,9 @@ class DeltaSink:
         for generation in _numbers(self.files, staged):
             self._discard(f"{staged}/{generation}")
         self.files.remove_folder(staged)
+        table = delta_table(self.options)
+        if table.transaction_version(_OWNER) == _number(self.options.app):
+            _hand_over(table, _NOBODY)
 
     @in_a_line()
     def pending(self, version: int, upto: Epoch) -> pa.Table | None:

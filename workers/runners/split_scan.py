@@ -34,6 +34,8 @@ TEXT_MAX: Final = 16 * 2**20
 """Reading ends at about this size of a table's rows in an epoch, because the process holds all of them (I8)."""
 VALUE_SIZE: Final = 64
 """The memory of a value in addition to its text, in bytes."""
+PATIENCE: Final = 8
+"""After so many epochs of waiting a scan may begin an interval later."""
 SLICE_MIN_SECONDS: Final = 0.001
 """Enough for some hundred rows. It is small, because the minimum slices of many tables add up in an epoch."""
 
@@ -122,6 +124,8 @@ class SplitScan(TableFiller):
     pace: Pace = field(default_factory=Pace)
     first: int = 0
     """The split that is read first. The previous epoch had no time left for it."""
+    waited: int = 0
+    """For how many epochs in a row it has read nothing, because others took the time."""
 
     @classmethod
     def join(
@@ -136,6 +140,10 @@ class SplitScan(TableFiller):
         """Read the due rows until the turn is over, write them and report them. Raises JobFailedError."""
         finished, outcomes = self.state.finished, dict[int, SplitOutcome]()
         whole = self.reader.whole
+        if not whole and self._waits(epoch):
+            self.waited += 1
+            return self.reports({}, finishing=finished, forwarded=lambda _: 0)
+        self.waited = 0
         permits = [None] * len(self.state.actors) if whole else self.permits(epoch)
         if any(allowed != 0 for allowed in permits):
             began, share = epoch.clock(), epoch.share_seconds()
@@ -155,6 +163,14 @@ class SplitScan(TableFiller):
                 self.pace = self.pace.measured(job_seconds=epoch.clock() - began, slice_seconds=reading)
             self.advance(list(outcomes.values()))
         return self.reports(outcomes, finishing=finished, forwarded=lambda _: 0)
+
+    def _waits(self, epoch: RunningEpoch) -> bool:
+        """Whether too little of the epoch is left. A scan begins the later in it the more epochs it has waited.
+
+        So the scans of many tables take turns, and each takes a transaction in a part of the epochs only (I13).
+        """
+        elapsed = epoch.clock() - epoch.began
+        return elapsed > epoch.barrier.interval_ms / 1000 * (1 + self.waited / PATIENCE)
 
     def _splits(self) -> Sequence[tuple[int, Vnode]]:
         """Return the actor's index and the number of every split, in the order in which the splits are read."""

@@ -22,7 +22,7 @@ from service.meta_store.schema.launches import worker
 from service.ports.records import BarrierRecord
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged
-from service.protocol.ids import CommandId, Epoch, Generation, GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, WorkerId
 from service.protocol.mutation import MUTATION, Add
 from service.protocol.report import Collected, Failed
 
@@ -43,7 +43,8 @@ _FOR_WORKER: Final = (
     select(text_of(barriers.c.payload))
     .where(barriers.c.worker == bindparam("by"), barriers.c.state == "INJECTED", IN_FLIGHT)
     .where(~exists().where(_TAKEN.c.graph == barriers.c.graph, _TAKEN.c.epoch == barriers.c.epoch))
-    .order_by(barriers.c.epoch)
+    # Every statement waits for the database graph. Graphs of views may be many.
+    .order_by(barriers.c.graph != DATABASE_GRAPH, barriers.c.epoch)
     .limit(1)
 )
 _ASKED: Final = and_(

@@ -8,7 +8,6 @@ Next: `service.meta_store.barriers.barriers`, then `workers.agent`, then `servic
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import takewhile
 from typing import Final
 
 from service.domain.barrier import after_commit, chores, decide
@@ -36,8 +35,8 @@ from service.domain.loads import epoch_cost
 from service.domain.parameters import SystemParameters
 from service.domain.trace import Span
 from service.operations.barriers import recovery, tracing
+from service.operations.barriers.carried import mutation_of
 from service.operations.barriers.committing import Recorded, commit
-from service.operations.commands.fan_out import share_of
 from service.operations.jobs import rescaling, snapshots
 from service.operations.retrying import retried
 from service.operations.world import Context, World
@@ -46,15 +45,11 @@ from service.ports.records import Command
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
-from service.protocol.mutation import Add, Mutation
+from service.protocol.mutation import Add
 from service.protocol.report import ActorReport, Collected, DmlReport
 from service.telemetry.log import bound, logger
 from service.telemetry.metrics import Consuming, Metrics, Stage
 
-ADDED_TOGETHER = 8
-"""The maximum number of waiting Adds in one barrier. Each new scan adds a Spark job of about 100 ms to the epoch. A
-larger number would create many views hardly sooner and would delay the barrier for all jobs.
-"""
 _STAGES: Final[Mapping[type[Effect], Stage]] = {
     Inject: "inject",
     Attach: "commit",
@@ -250,7 +245,7 @@ async def _inject(
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
     else:
-        mutation, carried = await _mutation(tx, waiting)
+        mutation, carried = await mutation_of(tx, waiting)
         if any(command.hurried and command.id in carried for command in waiting):
             # Decided by the carried commands, because one may have arrived after the view was read.
             kind = BarrierKind.CHECKPOINT
@@ -297,27 +292,6 @@ async def _initial(
         await tx.parameters.set("pause_on_next_bootstrap", "false")
     carried = [command.id for command in waiting if isinstance(command.mutation, Add)]
     return Add(jobs=tuple(plans), paused=paused), carried
-
-
-async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutation | None, list[CommandId]]:
-    """Take the oldest mutation, the Adds that may share its barrier, and every flush. A flush needs no barrier of its
-    own.
-
-    The barrier carries only the part of the mutation that concerns this graph (`share_of`).
-    """
-    taken = _together([command for command in waiting if command.mutation is not None])
-    carried = [command.id for command in waiting if command.mutation is None or command in taken]
-    added = [plan.id for command in taken if isinstance(command.mutation, Add) for plan in command.mutation.jobs]
-    if not added:
-        return (await share_of(tx, taken[0]) if taken else None), carried
-    # The plan in the command may be older than a later ALTER.
-    return Add(jobs=tuple(await tx.plans.of(added))), carried
-
-
-def _together(asked: Sequence[Command]) -> Sequence[Command]:
-    """Return the oldest mutation and, if it is an Add, the Adds directly after it. None overtakes another mutation."""
-    adds = list(takewhile(lambda command: isinstance(command.mutation, Add), asked[:ADDED_TOGETHER]))
-    return adds or asked[:1]
 
 
 async def _statements(

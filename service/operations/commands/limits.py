@@ -4,7 +4,8 @@ A call locks the rows of its scans before it reads the current limits, until its
 changes of one limit are therefore serialised. An adaptation never reverts a limit that a user has set.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from service.domain.adaptive import AUTO, Asked, started
@@ -25,7 +26,7 @@ from service.protocol.plan import SCANS
 @retried
 async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of every scan of a job. Raises NotFound, Conflict if the job is over, Invalid if it has no scan."""
-    async with world.stores.begin(by=asked_by) as tx:
+    async with _changing(world, asked_by) as tx:
         limits: dict[FragmentId, Asked] = dict.fromkeys(await scans_of(tx, job), asked)
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
@@ -35,7 +36,7 @@ async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Aske
 @retried
 async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of one scan. Raises NotFound, and Invalid if the fragment is not a scan."""
-    async with world.stores.begin(by=asked_by) as tx:
+    async with _changing(world, asked_by) as tx:
         await check_scans(tx, [fragment])
         command = await _ask(world, tx, {fragment: asked}, asked_by=asked_by)
     world.signals.notify()
@@ -43,12 +44,12 @@ async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *,
 
 
 @retried
-async def pause_job(world: Context, job: JobId, *, asked_by: Asker) -> CommandId:
+async def pause_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     """Pause every scan of a job until it is resumed or another limit is set. An adaptive limit stays adaptive.
 
     Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
-    async with world.stores.begin(by=asked_by) as tx:
+    async with _changing(world, asked_by) as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         auto = tuple(one for one, limit in held.items() if limit.auto)
         mutation = Throttle(fragments=dict.fromkeys(held, 0), auto=auto)
@@ -66,12 +67,19 @@ async def resume_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     A scan that was not paused keeps its limit, except that 0 becomes no limit. A repeated call therefore changes
     nothing. Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
-    async with world.stores.begin(by=asked_by) as tx:
+    async with _changing(world, asked_by) as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         limits: dict[FragmentId, Asked] = {one: _resumed(limit) for one, limit in held.items()}
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
     return command
+
+
+@asynccontextmanager
+async def _changing(world: World, asked_by: Asker) -> AsyncGenerator[Transaction]:
+    """Begin a transaction in the turn of its caller. It may wait for rows while it holds a connection."""
+    async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
+        yield tx
 
 
 async def without_effect(world: Context, job: JobId) -> str | None:

@@ -32,18 +32,20 @@ def test_i6_an_epoch_that_is_awaited_is_delivered_at_once(tmp_path: Path) -> Non
     """A view is created when its target has all history, however long its interval is."""
     table = Table(folder(tmp_path), commit_interval=SLOW)
     delivery = Delivery(table.sink)
-    assert delivery.run(barrier(1, 2), 0.0, awaited=None) == 0
+    first = delivery.run(barrier(1, 2), 0.0, awaited=None)
+    assert first is not None
+    assert first == table.version
     assert isinstance(delivery.sink, DeltaSink)
     prepare(delivery.sink, 2, (PAGE, 1, "a"))
     assert delivery.run(barrier(2, 3), 1.0, awaited=None) is None
     assert not delivery.has(Epoch(2))
-    assert delivery.run(barrier(3, 4), 2.0, awaited=Epoch(2)) == 1
+    assert delivery.run(barrier(3, 4), 2.0, awaited=Epoch(2)) == first + 1
     assert delivery.has(Epoch(2))
     assert table.rows == [(1, "a")]
     # Nothing is awaited any more.
     prepare(delivery.sink, 4, (LIVE, 2, "b"))
     assert delivery.run(barrier(4, 5), 3.0, awaited=Epoch(2)) is None
-    assert delivery.run(barrier(4, 5), 3602.0, awaited=Epoch(2)) == 2
+    assert delivery.run(barrier(4, 5), 3602.0, awaited=Epoch(2)) == first + 2
 
 
 def test_i12_what_a_version_does_not_have_yet_is_pending(tmp_path: Path) -> None:
@@ -73,4 +75,21 @@ def test_a_view_in_a_lake_is_followed_by_its_change_feed(tmp_path: Path) -> None
     assert [one.name for one in view.delivered] == ["Id", "v"]
     assert [one.name for one in view.model_copy(update={"kind": RelationKind.SINK}).delivered] == ["v"]
     table = Table(folder(tmp_path), view)
-    assert table.lake.table().metadata().configuration == {"delta.enableChangeDataFeed": "true"}
+    assert table.lake.table().metadata().configuration["delta.enableChangeDataFeed"] == "true"
+
+
+def test_a22_a_table_of_changes_has_one_writer(tmp_path: Path) -> None:
+    """Also while it has no rows, and until that writer is dropped."""
+    lake = folder(tmp_path)
+    first = Table(lake, app="tidefill-first")
+    for kind in ("upsert", "append-only"):
+        with pytest.raises(ValueError, match="is that of another view or sink"):
+            Table(lake, app="tidefill-second", type=kind)
+    first.begin(0).clean_up()
+    second = Table(lake, app="tidefill-second")
+    with pytest.raises(ValueError, match="is that of another view or sink"):
+        Table(lake, app="tidefill-first")
+    second.begin(0)
+    several = folder(tmp_path / "several")
+    for number in range(2):
+        Table(several, app=f"tidefill-{number}", type="append-only")

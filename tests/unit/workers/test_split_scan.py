@@ -1,5 +1,6 @@
 """How much a scan of an external system reads in one epoch, whatever is due (I8, I13)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -89,6 +90,30 @@ def test_reading_ends_with_its_share_of_the_interval_and_every_split_has_its_tur
         assert reader.now - began <= max(2.0, seconds_per_row)
     assert seen == set(range(SPLITS))
     assert len(scan.written) == SPLITS
+
+
+def test_a21_scans_of_many_tables_take_turns_in_time() -> None:
+    """I13: each takes a transaction, and all of them in each epoch held up everybody's statements for a minute."""
+    reader = Huge(columns=len(relation(1, "t").columns), due_per_ms=1, seconds_per_row=0.00001)
+    scans, ran = [scan_of(reader) for _ in range(150)], Counter[int]()
+    for number in range(1, 61):
+        began, prev = reader.now, Epoch(number * SECOND)
+        barrier = Barrier(
+            graph=DATABASE_GRAPH,
+            generation=Generation(1),
+            prev=prev,
+            curr=Epoch(prev + SECOND),
+            kind=BarrierKind.CHECKPOINT,
+        )
+        epoch = RunningEpoch(barrier, nothing, False, began, lambda: reader.now, nullcontext, readers=150)
+        for place, scan in enumerate(scans):
+            written = len(scan.written)
+            scan.run(epoch)
+            if len(scan.written) > written:
+                ran[place] += 1
+                reader.now += 0.1
+        assert reader.now - began < 6 * barrier.interval_ms / 1000
+    assert len(ran) == 150
 
 
 def test_an_epoch_holds_only_so_much_text_even_if_it_comes_at_once() -> None:
