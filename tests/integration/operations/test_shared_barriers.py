@@ -8,7 +8,7 @@ from service.domain.graph import Wait
 from service.operations.barriers.carried import ADDED_TOGETHER
 from service.protocol.barrier import Barrier
 from service.protocol.ids import JobId
-from service.protocol.mutation import Add, Pause, Resume, Throttle
+from service.protocol.mutation import Add, Pause, Resume
 from service.protocol.report import ActorReport
 from tests.support.leading import Leader, leading
 
@@ -46,22 +46,6 @@ async def test_an_add_overtakes_no_other_mutation(leader: Leader) -> None:
     assert added(third) == after
     assert isinstance(fourth.mutation, Resume)
     assert [await leader.epoch_of(pause), await leader.epoch_of(resume)] == [second.curr, fourth.curr]
-
-
-async def test_a20_throttles_that_wait_share_a_barrier_with_the_last_limit_of_each_scan(leader: Leader) -> None:
-    """I4: a caller who sends hundreds of them delays no command of others by as many barriers."""
-    await leader.add_views(2, named="m")
-    added = await leader.barrier()
-    assert isinstance(added.mutation, Add)
-    one, other = (plan.table_scans[0].id for plan in added.mutation.jobs)
-    asked = [await leader.queue(Throttle(fragments={one: limit})) for limit in range(1, 40)]
-    asked.append(await leader.queue(Throttle(fragments={one: 7, other: 5}, auto=(other,))))
-    pause = await leader.queue(Pause())
-    first, second = [await leader.barrier() for _ in range(2)]
-    assert first.mutation == Throttle(fragments={one: 7, other: 5}, auto=(other,))
-    assert {await leader.epoch_of(command) for command in asked} == {first.curr}
-    assert isinstance(second.mutation, Pause)
-    assert await leader.epoch_of(pause) == second.curr
 
 
 async def test_a_barrier_adds_only_so_many(leader: Leader) -> None:
