@@ -1,11 +1,11 @@
 """Enqueue rate limits: a number, none, or a limit that is adapted to the load.
 
 A call locks the rows of its scans before it reads the current limits, until its command is committed. Concurrent
-changes of one limit are therefore serialised. An adaptation never reverts a limit that a user has set.
+changes of one limit are therefore serialised, and wait with a connection to the meta store: a caller's take turns
+before they take one. An adaptation never reverts a limit that a user has set.
 """
 
-from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from service.domain.adaptive import AUTO, Asked, started
@@ -26,7 +26,7 @@ from service.protocol.plan import SCANS
 @retried
 async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of every scan of a job. Raises NotFound, Conflict if the job is over, Invalid if it has no scan."""
-    async with _changing(world, asked_by) as tx:
+    async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
         limits: dict[FragmentId, Asked] = dict.fromkeys(await scans_of(tx, job), asked)
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
@@ -36,7 +36,7 @@ async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Aske
 @retried
 async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of one scan. Raises NotFound, and Invalid if the fragment is not a scan."""
-    async with _changing(world, asked_by) as tx:
+    async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
         await check_scans(tx, [fragment])
         command = await _ask(world, tx, {fragment: asked}, asked_by=asked_by)
     world.signals.notify()
@@ -49,7 +49,7 @@ async def pause_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
 
     Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
-    async with _changing(world, asked_by) as tx:
+    async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         auto = tuple(one for one, limit in held.items() if limit.auto)
         mutation = Throttle(fragments=dict.fromkeys(held, 0), auto=auto)
@@ -67,19 +67,12 @@ async def resume_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     A scan that was not paused keeps its limit, except that 0 becomes no limit. A repeated call therefore changes
     nothing. Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
-    async with _changing(world, asked_by) as tx:
+    async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         limits: dict[FragmentId, Asked] = {one: _resumed(limit) for one, limit in held.items()}
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
     return command
-
-
-@asynccontextmanager
-async def _changing(world: World, asked_by: Asker) -> AsyncGenerator[Transaction]:
-    """Begin a transaction in the turn of its caller. It may wait for rows while it holds a connection."""
-    async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
-        yield tx
 
 
 async def without_effect(world: Context, job: JobId) -> str | None:
