@@ -15,7 +15,7 @@ NO_WORKER: Final = "no worker is alive"
 
 
 class MovedError(Exception):
-    """What a request is about has just changed: the same question may be answered later."""
+    """A relation that a request reads has just changed: the same question may be answered later."""
 
 
 async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Done | TableDescribed:

@@ -109,8 +109,11 @@ class Relation(BaseModel):
     @property
     def delivered(self) -> tuple[Column, ...]:
         """The columns that a target outside has: those that users see, and the key of a view, by which it is read."""
-        if self.kind is not RelationKind.MATERIALIZED_VIEW:
-            return self.visible
+        return self.identified if self.kind is RelationKind.MATERIALIZED_VIEW else self.visible
+
+    @property
+    def identified(self) -> tuple[Column, ...]:
+        """The columns that users see, and those of the key."""
         key = {part.name for part in self.key}
         return tuple(column for column in self.columns if not column.hidden or column.name in key)
 

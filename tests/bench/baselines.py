@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
@@ -108,18 +108,25 @@ def jdbc_query(service: Service, query: str, tables: Mapping[str, tuple[str, int
     driver cannot be fetched.
     """
     sources = {name: {"source": source, "rows": rows} for name, (source, rows) in tables.items()}
-    said = _run_jdbc({"url": service.database_url(), "query": query, "tables": sources, "target": target})
+    said = in_a_process(JDBC, {"url": service.database_url(), "query": query, "tables": sources, "target": target})
     if "unavailable" in said:
         raise NotMeasuredError(said["unavailable"])
     return float(said["seconds"])
 
 
-def _run_jdbc(task: dict[str, Any]) -> dict[str, Any]:
+def in_a_process(command: Sequence[str], task: dict[str, Any]) -> dict[str, Any]:
+    """Run a program of plain Spark that takes a task as JSON on stdin; return what it says on stdout."""
     java = find_java(os.environ)
     environment = {**os.environ, **({} if java is None else {"JAVA_HOME": str(java)})}
     done = subprocess.run(
-        JDBC, input=json.dumps(task), capture_output=True, text=True, env=environment, timeout=JDBC_SECONDS, check=False
+        command,
+        input=json.dumps(task),
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=JDBC_SECONDS,
+        check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"the Spark JDBC query failed: {done.stderr[-2000:]}")
+        raise RuntimeError(f"plain Spark failed: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,8 +1,5 @@
 """Views in Delta tables over Delta tables, beside one plain Spark job that computes the same from the same files."""
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -14,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from service.embedded.java import find_java
+from tests.bench.baselines import in_a_process
 from tests.bench.clock import monotonic
 from tests.bench.figures import Figure, Section, Target, ratio
 from tests.bench.idle import used_by
+from tests.support.mirrored_lake import FED
 from tests.support.service import Service
 from tests.support.waiting import until
 
@@ -26,7 +24,6 @@ CHUNK: Final = 1_000_000
 DIMS: Final = 100_000
 CHANGED_FACTS: Final = 10_000
 CHANGED_DIMS: Final = 100
-FED: Final = {"delta.enableChangeDataFeed": "true"}
 QUERIES: Final = {
     "join": "SELECT f.id, f.amount, d.name FROM facts f JOIN dims d ON d.id = f.dim",
     "aggregate": (
@@ -121,14 +118,7 @@ def _plain(folder: Path, query: str) -> dict[str, float]:
         for name in ("facts", "dims")
     }
     task = {"tables": files, "query": query, "target": str(folder / "plain")}
-    java = find_java(os.environ)
-    environment: dict[str, Any] = {**os.environ, **({} if java is None else {"JAVA_HOME": str(java)})}
-    done = subprocess.run(
-        PLAIN, input=json.dumps(task), capture_output=True, text=True, env=environment, timeout=900, check=False
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"plain Spark failed: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return in_a_process(PLAIN, task)
 
 
 def _total(table: DeltaTable, column: str) -> Any:

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.support.mirrored_lake import FED, in_lake
 from tests.support.service import ARRANGEMENT, Service
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-FED: Final = {"delta.enableChangeDataFeed": "true"}
 VIEWS: Final = {
     "plain": "SELECT id, amount * 2 AS twice FROM {sales} WHERE amount > 0",
     "joined": "SELECT s.id, s.amount, c.name FROM {sales} s JOIN cities c ON c.city = s.city",
@@ -35,13 +35,6 @@ def rows(first: int, count: int, city: str = "Oslo") -> pa.Table:
             "amount": pa.array(amounts, pa.decimal128(10, 2)),
         }
     )
-
-
-def in_delta(location: Path) -> list[tuple[object, ...]]:
-    """Return all rows of a Delta table, as delta-rs reads them and a SELECT shows them."""
-    read = DeltaTable(location).to_pyarrow_table().to_pylist()
-    shown = (tuple(str(one) if isinstance(one, Decimal) else one for one in row.values()) for row in read)
-    return sorted(shown, key=repr)
 
 
 def mirrored(service: Service, location: Path) -> None:
@@ -145,4 +138,4 @@ def test_i14_joins_and_windows_go_from_delta_to_delta_over_kills(service: Servic
     mirrored(service, location)
     for name, (query, _) in SINKS.items():
         wanted = sorted((tuple(row) for row in service.sql(query.format(sales="mirror"))), key=repr)
-        until(lambda name=name, wanted=wanted: in_delta(tmp_path / name) == wanted, what=service.log_tail)
+        until(lambda name=name, wanted=wanted: in_lake(tmp_path / name) == wanted, what=service.log_tail)

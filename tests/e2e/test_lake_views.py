@@ -6,7 +6,8 @@ from typing import Final
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.e2e.test_lake import FED, in_delta, rows
+from tests.e2e.test_lake import mirrored, rows
+from tests.support.mirrored_lake import FED, in_lake
 from tests.support.service import ARRANGEMENT, Service
 from tests.support.waiting import until
 
@@ -34,8 +35,7 @@ def in_the_lake(service: Service, lake: Path) -> None:
         expected = sorted((tuple(row) for row in wanted), key=repr)
 
         def found(name: str = name, columns: list[str] = columns) -> list[tuple[object, ...]]:
-            table = DeltaTable(lake / name).to_pyarrow_table(columns=columns)
-            return sorted((tuple(_shown(one) for one in row.values()) for row in table.to_pylist()), key=repr)
+            return in_lake(lake / name, columns)
 
         until(
             lambda found=found, expected=expected: found() == expected,
@@ -47,10 +47,6 @@ def in_the_lake(service: Service, lake: Path) -> None:
                 service.log_tail(),
             ),
         )
-
-
-def _shown(value: object) -> object:
-    return value if value is None or isinstance(value, int | str) else str(value)
 
 
 def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: Service, tmp_path: Path) -> None:
@@ -69,14 +65,14 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
         service.run(f"CREATE MATERIALIZED VIEW {name} {place} AS {query.format(sales='sales', joined='joined')}")
         # It is created when its table has all rows.
         assert DeltaTable(lake / name).to_pyarrow_table().num_rows > 0
-    _mirrored(service, sales)
+    mirrored(service, sales)
     in_the_lake(service, lake)
     DeltaTable(sales).update(updates={"amount": "amount + 1"}, predicate="id < 40")
     service.kill_worker()
     service.run("UPDATE cities SET name = 'Oslo' WHERE city = 'Oslo'")
     service.run("DELETE FROM orders WHERE id % 7 = 0")
     DeltaTable(sales).delete("id > 1400")
-    _mirrored(service, sales)
+    mirrored(service, sales)
     in_the_lake(service, lake)
     service.kill()
     service.wait_killed()
@@ -85,7 +81,7 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
     service.run("UPDATE orders SET kind = 'other' WHERE id < 100")
     for name in VIEWS:
         assert service.verified(name)["equal"], name
-    _mirrored(service, sales)
+    mirrored(service, sales)
     in_the_lake(service, lake)
     for name in VIEWS:
         assert service.verified(name)["equal"], name
@@ -94,7 +90,7 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
     in_the_lake(service, lake)
     assert "its rows lie in a lake" in str(service.refused("SELECT * FROM joined"))
     service.run("DROP MATERIALIZED VIEW placed")
-    assert in_delta(lake / "placed")
+    assert in_lake(lake / "placed")
     assert not list((lake / "placed" / "_tidefill").glob("*"))
 
 
@@ -113,12 +109,3 @@ def test_a_view_in_a_lake_is_refused_before_anything_is_made(service: Service, t
     assert "engine: spark" in explained
     assert "graph of its own" in explained
     assert not (tmp_path / "v").exists()
-
-
-def _mirrored(service: Service, sales: Path) -> None:
-    service.run("DELETE FROM mirror")
-    values = [
-        f"({one['id']}, {'NULL' if one['city'] is None else repr(one['city'])}, {one['amount']})"
-        for one in DeltaTable(sales).to_pyarrow_table().to_pylist()
-    ]
-    service.run(f"INSERT INTO mirror VALUES {', '.join(values)}")

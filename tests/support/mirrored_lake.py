@@ -89,9 +89,9 @@ class Mirrored:
             write_deltalake(table, pa.Table.from_pylist(come, rows.schema), mode="append")
 
 
-def in_lake(location: Path, columns: Sequence[str]) -> list[tuple[object, ...]]:
+def in_lake(location: Path, columns: Sequence[str] | None = None) -> list[tuple[object, ...]]:
     """Return the rows of a Delta table as delta-rs reads them, in an order of their own, as a SELECT shows values."""
-    read = DeltaTable(location).to_pyarrow_table(columns=list(columns)).to_pylist()
+    read = DeltaTable(location).to_pyarrow_table(columns=None if columns is None else list(columns)).to_pylist()
     return sorted((tuple(_shown(one) for one in row.values()) for row in read), key=repr)
 
 

@@ -46,5 +46,8 @@ class Blackhole:
     def commit(self, upto: Epoch) -> None:
         """See `Sink`."""
 
+    def pending(self, version: int, upto: Epoch) -> None:
+        """See `Sink`."""
+
     def clean_up(self) -> None:
         """See `Sink`."""

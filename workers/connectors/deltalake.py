@@ -31,15 +31,13 @@ from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation, RelationKind
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
-from workers.connectors.port import MovedError
+from workers.connectors.port import GONE, MovedError
 from workers.state_store.port import CLOSE, OPERATION
 
 _BEGAN: Final = "began"
 _OWNER: Final = "tidefill.owner"
 """The transaction whose version says which app writes the changes of a table, alone."""
 _NOBODY: Final = 0
-GONE: Final = "_tidefill_gone"
-"""The column of a change that says whether the row of its key is gone."""
 _PLACE: Final = "_tidefill_place"
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
@@ -85,7 +83,7 @@ def _create(options: DeltaOptions, relation: Relation) -> None:
         _schema(relation),
         partition_by=list(options.partitions),
         description=f"{relation.kind} {relation.name}",
-        # Whoever follows a view reads its changes, and not the files that a merge has written again.
+        # Readers of a view follow its change feed, and need not read files that a merge has written again.
         configuration=_FED if relation.kind is RelationKind.MATERIALIZED_VIEW else None,
         storage_options=storage_options(options.store),
     )
@@ -191,13 +189,10 @@ class DeltaSink:
 
     @in_a_line()
     def pending(self, version: int, upto: Epoch) -> pa.Table | None:
-        """Return the last change of each key that is prepared in epochs up to `upto`, and that a version does not have.
-
-        With `GONE`, and None if there is none. Raises MovedError if a newer version has some of them.
-        """
-        began, staged = _numbers(self.files, f"{staged_in(self.options)}/{_BEGAN}"), staged_in(self.options)
+        """See `Sink`."""
+        staged = staged_in(self.options)
         consumed = self.consumed_upto(delta_table(self.options, version))
-        folder = f"{staged}/{max(began, default=0)}"
+        folder = f"{staged}/{max(_numbers(self.files, f'{staged}/{_BEGAN}'), default=0)}"
         epochs = [one for one in _numbers(self.files, folder) if consumed < one <= upto]
         notes = [note for epoch in epochs for note in notes_in(self.files, folder, epoch) if note.merged]
         try:

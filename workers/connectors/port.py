@@ -6,13 +6,16 @@ with the check of its options in `service.domain.connectors`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 import pyarrow as pa
 
 from service.protocol.ids import Epoch, Generation
-from service.protocol.relation import Relation
+from service.protocol.relation import TRAVEL_PREFIX, Relation
 from workers.state_store.port import Written
+
+GONE: Final = f"{TRAVEL_PREFIX}gone"
+"""The column of a pending change that says whether the row of its key is gone."""
 
 
 class RefusedRowError(Exception):
@@ -77,6 +80,14 @@ class Sink(Protocol):
         """Deliver what this generation prepared in epochs up to `upto`, which are committed. Again, it does nothing.
 
         Return the version that the target has now, None if nothing was delivered.
+        """
+        ...
+
+    def pending(self, version: int, upto: Epoch) -> pa.Table | None:
+        """Return the last change of each key that is prepared in epochs up to `upto`, and that a version of the target
+        does not have.
+
+        With `GONE`, and None if there is none. Raises MovedError if a newer version has some of them.
         """
         ...
 

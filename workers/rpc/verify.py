@@ -17,8 +17,9 @@ from service.protocol.ids import Generation, Vnode
 from service.protocol.relation import Relation
 from service.protocol.request import Verified, Verify, VnodeDifference
 from service.protocol.vnodes import Runs, runs_of
-from workers.connectors.deltalake import GONE, DeltaSink
 from workers.connectors.in_place import version_at
+from workers.connectors.kinds import SINKS
+from workers.connectors.port import GONE
 from workers.engines.stage_lookups import Whole
 from workers.engines.whole import blocks_of
 from workers.rpc.verify_stages import by_value, compared, staged
@@ -72,7 +73,7 @@ def _with_pending(held: DataFrame, store: VersionedStore, request: Verify) -> Da
     assert relation.lake is not None
     if version is None:
         return held
-    sink = DeltaSink.of(relation.lake.options, relation, Generation(0))
+    sink = SINKS[relation.lake.name](relation.lake.options, relation, Generation(0))
     changes = sink.pending(version, request.relation_epoch)
     if changes is None:
         return held

@@ -51,9 +51,7 @@ def staged(spark: SparkSession, store: VersionedStore, request: Verify, *, block
 
 def compared(relation: Relation) -> Relation:
     """Return a view with the columns that are compared: those that users see, and its key."""
-    key = {part.name for part in relation.key}
-    columns = tuple(column for column in relation.columns if not column.hidden or column.name in key)
-    return relation.model_copy(update={"columns": columns})
+    return relation.model_copy(update={"columns": relation.identified})
 
 
 def by_value(name: str) -> Any:

@@ -146,8 +146,6 @@ class StageScan(HistoryScan):
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the stage's share of the rest of the interval."""
-        if self.history_over and self.read_at is None:
-            self.read_at = epoch.barrier.prev
         if self.delivery is not None:
             self._deliver(self.delivery, epoch)
         permits, outcomes = self.permits(epoch), ()
@@ -182,7 +180,9 @@ class StageScan(HistoryScan):
         return self._report(epoch, outcomes, finishing=over if beside else self.history_over, held_up=held_up)
 
     def _deliver(self, delivery: Delivery, epoch: RunningEpoch) -> None:
-        """Deliver what is due. Whoever reads the relation in its lake reads the new version from this epoch on."""
+        """Deliver what is due. Readers of the relation in its lake get the new version from this epoch on."""
+        if self.history_over and self.read_at is None:
+            self.read_at = epoch.barrier.prev
         try:
             version = delivery.run(epoch.barrier, epoch.clock(), awaited=self.read_at)
             if version is not None and self.versions:

@@ -11,7 +11,7 @@ from service.operations.asking import ask
 from service.operations.jobs import lifecycle
 from service.operations.leaving import Gone
 from service.operations.naming import table_there
-from service.operations.sources.secrets import value as secret_value
+from service.operations.sources.secrets import check_secrets
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.records import NewJob, NewSplitScan
@@ -55,8 +55,7 @@ async def _planned(world: World, statement: CreateLakeTable, text: str, session:
     """Return the job of the table. Raises Invalid and NotFound, with positions, and Unavailable."""
     target = statement.target
     connector = checked_in_place(target.options, target.secrets)
-    for option, name in target.secrets.items():
-        await secret_value(world, name, position=target.positions.get(option))
+    await check_secrets(world, target)
     found = await ask(world, DescribeTable(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
     assert isinstance(found, TableDescribed), found
     key = [part.name for part in statement.key]

@@ -7,6 +7,7 @@ from service.operations.naming import or_there
 from service.operations.retrying import retried
 from service.operations.world import Context, World
 from service.ports.audit import Asker
+from service.sql.statements.target import Target
 
 
 async def create(
@@ -62,3 +63,9 @@ async def names(world: Context) -> Sequence[str]:
     """Return the names of all secrets, in order."""
     async with world.stores.begin() as tx:
         return await tx.secrets.names()
+
+
+async def check_secrets(world: Context, target: Target) -> None:
+    """Raise NotFound, with a position, if a secret that a statement names does not exist."""
+    for option, name in target.secrets.items():
+        await value(world, name, position=target.positions.get(option))

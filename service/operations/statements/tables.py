@@ -11,6 +11,7 @@ from service.operations.sources import create_table
 from service.operations.sources.lake import create_lake_table
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
+from service.operations.statements.targets import needs
 from service.ports.records import NewJob, NewSplitScan
 from service.ports.state_store import DESCRIBE_MS
 from service.protocol.columns import Column
@@ -68,7 +69,7 @@ async def _create_from(call: Call, statement: CreateTableFrom) -> Outcome:
 
 def _of_lake(statement: CreateLakeTable) -> Role:
     """Return the role. The author of a table chooses the host to which its secrets are sent."""
-    return Role.ADMIN if statement.target.secrets else Role.OPERATOR
+    return needs(statement.target)
 
 
 @handles(CreateLakeTable, needs=_of_lake)

@@ -11,7 +11,7 @@ from service.domain.own_graph import check_own_graph
 from service.domain.roles import Role
 from service.domain.strategy import chosen
 from service.operations.asking import ask
-from service.operations.sources.secrets import value as secret_value
+from service.operations.sources.secrets import check_secrets
 from service.operations.statements.call import Call
 from service.operations.world import Context, World
 from service.ports.records import NewJob
@@ -37,8 +37,7 @@ async def sent(call: Call, new: NewJob, target: Target) -> NewJob:
     relation = new.relation
     key = [part.name for part in relation.key]
     connector = checked_sink(target.options, target.secrets, relation.delivered, key)
-    for option, name in target.secrets.items():
-        await secret_value(call.world, name, position=target.positions.get(option))
+    await check_secrets(call.world, target)
     if SINKS[connector.name].commits:
         check_own_graph(COMMITS, chosen(call.session))
         # Ids of relations repeat in other installations, which may write to the same table.

@@ -1,4 +1,4 @@
-"""What a target has and has not yet: a view in a lake is verified and published by it (I6, I12, I14)."""
+"""Deliveries to a target: a view in a lake is created and verified by them (I6, I12, I14)."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation
 from service.protocol.relation import RelationKind
 from tests.support.lakes import folder
 from tests.unit.workers.test_deltalake import RELATION, Table, prepare
-from workers.connectors.deltalake import GONE, DeltaSink
-from workers.connectors.port import MovedError
+from workers.connectors.deltalake import DeltaSink
+from workers.connectors.port import GONE, MovedError
 from workers.runners.delivery import Delivery
 from workers.state_store.port import CLOSE, LIVE, PAGE
 
