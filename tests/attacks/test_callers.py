@@ -38,14 +38,17 @@ def login_of(client: httpx.Client) -> str:
 
 
 def test_s1_notifications_of_the_read_login_reach_no_service(service: Service, bystander: Bystander) -> None:
-    with token(service, "s1", "viewer") as viewer, psycopg.connect(login_of(viewer), autocommit=True) as reading:
-        (channels,) = zip(*reading.execute("select query from pg_stat_activity").fetchall(), strict=True)
-        assert not [text for text in channels if "listen " in text]
+    with token(service, "s1", "viewer") as viewer:
+        dsn = login_of(viewer)
+        with psycopg.connect(dsn, autocommit=True) as reading:
+            (channels,) = zip(*reading.execute("select query from pg_stat_activity").fetchall(), strict=True)
+            assert not [text for text in channels if "listen " in text]
         with bystander.unharmed():
             for channel in ("tidefill", "tidefill_signals"):
-                reading.execute("set default_transaction_read_only = off")
-                reading.execute(FLOOD.format(channel).encode())
-            reading.execute("select 1")
+                # A session each: one that is seen while it commits a flood has written, and is ended.
+                with psycopg.connect(dsn, autocommit=True) as reading:
+                    reading.execute("set default_transaction_read_only = off")
+                    reading.execute(FLOOD.format(channel).encode())
     assert service.log.read_text(errors="replace").count("signals.") < 10
 
 
