@@ -141,7 +141,9 @@ class GraphExecutor:
                     runner.mutate(mutation, now)
 
     def _add(self, jobs: Sequence[JobPlan], graph: GraphId, now: float) -> None:
+        assert self.stores is not None
         for job in jobs:
+            self.stores.costs.callers[job.id] = job.caller
             if job.snapshot is not None and graph != DATABASE_GRAPH:
                 self.replays[job.id] = Replay(job.snapshot.epoch, job.snapshot.consumed)
             for fragment in job.fragments:

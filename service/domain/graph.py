@@ -88,6 +88,12 @@ class FailedIndex:
     due: datetime
 
 
+STAYING_EACH: Final = timedelta(milliseconds=50)
+"""The interval of the graphs whose jobs stay is at least so long for each graph: a barrier takes the service and its
+databases about 20 ms, whatever its epoch does.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class GraphPolicy:
     """How the database graph and the partial graphs of jobs differ. The defaults are those of a new partial graph.
@@ -114,6 +120,8 @@ class GraphPolicy:
     """None if the index was not tried yet, or its build never failed."""
     own_worker: OwnWorker | None = None
     """None if workers of the database graph serve this graph as well."""
+    graphs: int = 1
+    """How many partial graphs there are."""
 
     @property
     def publishes(self) -> bool:
@@ -123,6 +131,10 @@ class GraphPolicy:
     def deadline(self, pace: Pace) -> timedelta:
         """Return how long a barrier may take."""
         return pace.deadline_staying if self.stays else pace.deadline
+
+    def interval(self, asked: timedelta) -> timedelta:
+        """Return the barrier interval. However many jobs stay, their barriers leave time for those of others (I13)."""
+        return max(asked, self.graphs * STAYING_EACH) if self.created else asked
 
     def early(self, pace: Pace) -> timedelta:
         """Return the least distance of early barriers for a scan without a limit. Alone, it delays nobody."""

@@ -13,6 +13,7 @@ from typing import Self
 from service.domain.attention import Attention
 from service.domain.awaited import Awaited
 from service.domain.backlog import Backlog
+from service.domain.command_turns import CommandTurns
 from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.graph import Pace
@@ -170,6 +171,8 @@ class Leading:
     """The time that barriers spend outside the worker."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)
     """Decides when a barrier carries a single statement."""
+    commands: CommandTurns = field(default_factory=CommandTurns)
+    """Decides whose command a barrier carries."""
     loads: LoadPace = field(default_factory=LoadPace)
     """The rates at which tables take staged rows."""
     starting: set[RelationId] = field(default_factory=set[RelationId], repr=False)

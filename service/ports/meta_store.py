@@ -193,6 +193,10 @@ class Commands(Protocol):
         """Return the commands that no barrier carries yet, oldest first."""
         ...
 
+    async def waiting_of(self, asked_by: str) -> int:
+        """Return how many commands of a caller no barrier carries yet, in all graphs."""
+        ...
+
     async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
         """Finish commands with the epoch of the barrier that carried them, or with `epoch` if none did."""
         ...

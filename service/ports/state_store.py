@@ -30,8 +30,11 @@ class Fences(Protocol):
         """Claim the store for a new leader. Older terms are refused from now on."""
         ...
 
-    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        """Refuse every older generation, and end its sessions (named `tidefill:<graph>:<generation>`)."""
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> Collection[Generation]:
+        """Refuse every older generation, and end its sessions (named `tidefill:<graph>:<generation>`).
+
+        Return the generations of the sessions that did not end in time.
+        """
         ...
 
     async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:

@@ -217,7 +217,8 @@ class JobPlan(_Value):
     """A job: the object of the catalog that it is named after, and its fragments, upstream first.
 
     `hidden` are relations that only the job itself writes and reads. `snapshot` is None for a job that the database
-    graph maintains: from its first epoch on, or since it was created.
+    graph maintains: from its first epoch on, or since it was created. `caller` created it; empty if that was not
+    recorded.
     """
 
     id: JobId
@@ -225,6 +226,7 @@ class JobPlan(_Value):
     hidden: tuple[Relation, ...] = ()
     fragments: tuple[FragmentPlan, ...]
     snapshot: SnapshotPlan | None = None
+    caller: str = ""
 
     @property
     def outputs(self) -> tuple[Relation, ...]:

@@ -4,7 +4,7 @@ Every write of the leader ends with a check of its term that also locks it. A su
 late predecessor finds another term and rolls back. A check without the lock, before the write, would not be a fence.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -30,7 +30,7 @@ is lost, because its graph is being recovered.
 """
 
 _END_OLD_SESSIONS: Final = """
-select pg_terminate_backend(pid) from pg_stat_activity
+select split_part(application_name, ':', 3)::bigint, pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid()
   and case when application_name ~ ('^tidefill:' || %(graph)s || ':[0-9]{1,18}$')
            then split_part(application_name, ':', 3)::bigint < %(generation)s else false end
@@ -66,7 +66,7 @@ class PostgresFences:
                 if cursor.rowcount == 0:
                     raise Deposed(term)
 
-    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> Collection[Generation]:
         """Refuse older generations, then end their sessions, so that later statements do not wait for their locks.
 
         An old writer between its check and its commit locks the graph's row. Then its session is ended first.
@@ -77,7 +77,7 @@ class PostgresFences:
             except errors.LockNotAvailable:
                 await _end_sessions(self._pool, graph, generation)
                 await _bump(self._pool, graph, generation, term)
-            await _end_sessions(self._pool, graph, generation)
+            return await _end_sessions(self._pool, graph, generation)
 
     async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
         await self.fence(graph, generation, term=term)
@@ -100,7 +100,7 @@ async def _bump(pool: Pool, graph: GraphId, generation: Generation, term: Term) 
         await assert_term(conn, term)
 
 
-async def _end_sessions(pool: Pool, graph: GraphId, generation: Generation) -> None:
+async def _end_sessions(pool: Pool, graph: GraphId, generation: Generation) -> Collection[Generation]:
     wanted = {"graph": str(graph), "generation": generation}
     (pause, longest), waited = LOOK_SECONDS, 0.0
     async with pool.connection() as conn:
@@ -109,6 +109,7 @@ async def _end_sessions(pool: Pool, graph: GraphId, generation: Generation) -> N
                 # Some functions of Postgres cannot be interrupted. Such a session can commit nothing any more, and
                 # nobody waits for the rows that it holds, except writers of the same rows.
                 log.warning("fence.sessions_left", graph=graph, generation=generation, sessions=len(left))
-                return
+                break
             await conn.execute("select pg_sleep(%s)", [pause])
             waited, pause = waited + pause, min(pause * 2, longest)
+    return {Generation(one) for one, _ in left}

@@ -56,12 +56,12 @@ _TEXTS: Final[Mapping[str, str]] = {
     " | lower(<x>) | substring(<x>, <#>) | substring(<x>, <#>, <#>) | substring(<x> from <#> for <#>) | substr(<x>, <i>)"
     " | substring(<x> for <#>) | left(<x>, <#>) | right(<x>, <#>) | left(<x>, <i>) | right(<x>, <i>) | lpad(<x>, 7, <x>)"
     " | lpad(<x>, <#>) | rpad(<x>, 7, <x>) | rpad(<x>, <#>) | trim(<x>) | btrim(<x>) | ltrim(<x>) | rtrim(<x>)"
-    " | trim(both <x> from <x>) | trim(leading 'a' from <x>) | btrim(<x>, 'ab ') | rtrim(<x>, <x>) | ltrim(<x>, <x>)"
+    " | trim(both 'xa' from <x>) | trim(leading 'a' from <x>) | btrim(<x>, 'ab ') | rtrim(<x>, 'é b') | ltrim(<x>, '')"
     " | replace(<x>, <x>, <x>) | replace(<x>, 'b', <x>) | translate(<x>, 'abc', <x>) | reverse(<x>) | repeat(<x>, <#>)"
     " | md5(<x>) | md5(<y>) | split_part(<x>, <x>, <#>) | split_part(<x>, 'b', -1) | <P>::text | <x>::text"
     " | substring(<x>, '<'i>') | substring(<x>, 'a') | <j> ->> 'k' | <j> ->> 'n' | <j> -> 'o' ->> 'p' | <j> ->> 0"
     " | <j> -> 'l' ->> 1 | <j> -> 1 ->> 'k' | <j> -> 'k' ->> 'k' | <j> ->> 'a b' | <X>[<#>] | <X>[<i>] | left('<'x>', <#>)"
-    " | substring(<x>, '<'i>', '<'i>') | translate(<x>, <x>, <x>) | initcap(<x>) | <n>::text | <j> ->> -1",
+    " | substring(<x>, '<'i>', '<'i>') | translate(<x>, 'ab', <x>) | initcap(<x>) | <n>::text | <j> ->> -1",
     "o": "<1:O> = <1:O> | <1:O> <> <1:O> | <1:O> < <1:O> | <1:O> <= <1:O> | <1:O> > <1:O> | <1:O> >= <1:O> | <F> = <F>"
     " | <F> < <F> | <n> = <E> | <n> < <n> | <n> <> <n> | <n> = <n> | <E> >= <n> | <T> < <T> | <T> = <T>"
     " | <1:A> is null | <1:A> is not null | not <o> | <o> and <o> | <o> or <o> | <o> is true | <o> is not false"

@@ -367,6 +367,7 @@ class FakePlans:
                 hidden=tuple(row.relation for row in self.tables.hidden(relation.relation.id)),
                 fragments=tuple(self._fragment(row) for row in self.tables.of_job(one)),
                 snapshot=self._snapshot(one),
+                caller=self.tables.jobs[one].job.created_by,
             )
             for one, relation in found
             if not relation.dropped

@@ -244,6 +244,7 @@ class FakeGraphs:
             unindexed=not (open_ or snapshot.indexed),
             index_failed=tables.failed_indexes.get(graph),
             own_worker=tables.own_workers.get(graph, OwnWorker()) if own else None,
+            graphs=sum(1 for _ in tables.snapshots.items()),
         )
 
     def _forget(self, graph: GraphId, reason: str | None) -> None:
@@ -425,6 +426,9 @@ class FakeCommands:
             for _, one in sorted(self.tables.commands.items())
             if one.graph == graph and one.epoch is None
         ]
+
+    async def waiting_of(self, asked_by: str) -> int:
+        return sum(one.asked_by == asked_by and one.epoch is None for _, one in self.tables.commands.items())
 
     async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
         for command in commands:

@@ -315,13 +315,14 @@ class FakeFences:
         self.store.term = term
         self.passing("after claim")
 
-    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> Collection[Generation]:
         self.passing("before fence")
         if self.store.fences.get(graph, generation) > generation:
             raise Stale(generation)
         self.store.assert_term(term)
         self.store.fences[graph] = generation
         self.passing("after fence")
+        return ()
 
     async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
         await self.fence(graph, generation, term=term)

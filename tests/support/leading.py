@@ -1,6 +1,6 @@
 """A leader's looks at the database graph, one by one, and a worker that says what a test tells it to."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Self
@@ -15,7 +15,7 @@ from service.meta_store.stores import PostgresStores
 from service.operations.barriers.advance import advance
 from service.operations.world import World
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, RelationId, Term, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Generation, JobId, RelationId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation
 from service.protocol.report import ActorReport
 from tests.support.http import changed, world_of
@@ -41,8 +41,8 @@ class Shown:
     async def publish(self, *_: object, **__: object) -> Mapping[RelationId, str]:
         return {}
 
-    async def fence(self, *_: object, **__: object) -> None:
-        return
+    async def fence(self, *_: object, **__: object) -> Collection[Generation]:
+        return ()
 
     async def roll_back(self, *_: object, **__: object) -> None:
         return
@@ -100,9 +100,9 @@ class Leader:
         store: Any = Described(url)
         self.world = changed(self.world, reader=store, lookups=store)
 
-    async def queue(self, mutation: Mutation | None) -> CommandId:
+    async def queue(self, mutation: Mutation | None, *, by: str = "a test") -> CommandId:
         async with self.stores.begin() as tx:
-            return await tx.commands.add(DATABASE_GRAPH, mutation, asked_by="a test", now=NOW)
+            return await tx.commands.add(DATABASE_GRAPH, mutation, asked_by=by, now=NOW)
 
     async def add_views(self, count: int, *, named: str) -> tuple[list[JobId], list[CommandId]]:
         """Store creating views and queue the command that adds each."""

@@ -7,6 +7,7 @@ epoch is borne, and several in succession are not. Each scan has a bucket, and a
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from service.protocol.barrier import COST_REFILL
@@ -15,7 +16,11 @@ from service.protocol.ids import JobId
 FREE_SECONDS: Final = 2.0
 """An epoch that takes no longer is free: others wait for so long without noticing."""
 SMALL_SECONDS: Final = 0.25
-"""A view that takes less of an epoch is never over: what many such views take is the size of the worker."""
+"""A view that takes less of an epoch is over only beside many others of its caller."""
+_MANY_SHARE: Final = 0.25
+"""From this share of the time of all on, small views of one caller are over. What small views of many callers take is
+the size of the worker.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class SharedCosts:
     together: CostBudget = CostBudget(0)
     over: Collection[JobId] = ()
     """The dearest views from when the shared bucket is empty until it is half full: everybody waits for them most."""
+    callers: dict[JobId, str] = field(default_factory=dict[JobId, str])
+    """Who created each view."""
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0
@@ -73,4 +80,16 @@ class SharedCosts:
 
     def _dearest(self) -> Collection[JobId]:
         least = max(max(self._spent.values(), default=0) / 2, SMALL_SECONDS * 1000 * self._epochs)
-        return frozenset(job for job, spent in self._spent.items() if spent >= least)
+        return frozenset(job for job, spent in self._spent.items() if spent >= least) or self._dearest_together()
+
+    def _dearest_together(self) -> Collection[JobId]:
+        """Return the dearest half of the small views of the caller whose views take most."""
+        by_caller = Counter[str]()
+        for job, spent in self._spent.items():
+            by_caller[self.callers.get(job, "")] += spent
+        ((caller, most),) = by_caller.most_common(1) or [("", 0)]
+        if most < self._spent.total() * _MANY_SHARE:
+            return ()
+        its = [job for job, _ in self._spent.most_common() if self.callers.get(job, "") == caller]
+        taken = accumulate(self._spent[job] for job in its)
+        return frozenset(job for job, upto in zip(its, taken, strict=True) if upto - self._spent[job] < most / 2)

@@ -49,6 +49,10 @@ class PostgresCommands(OnConnection):
     async def waiting(self, graph: GraphId) -> Sequence[Command]:
         return await self._read(command_table.c.graph == graph, UNFINISHED, command_table.c.epoch.is_(None))
 
+    async def waiting_of(self, asked_by: str) -> int:
+        its = and_(UNFINISHED, command_table.c.epoch.is_(None), command_table.c.asked_by == asked_by)
+        return (await self._connection.execute(select(func.count()).where(its))).scalar_one()
+
     async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
         if not commands:
             return

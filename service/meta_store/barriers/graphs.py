@@ -225,6 +225,7 @@ def _views() -> Select[*tuple[Any, ...]]:
             and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
             *LINE,
             *_OF_ITS_SNAPSHOT,
+            select(func.count()).select_from(snapshot_backfill.alias()).scalar_subquery().label("partial_graphs"),
             job.c.serverless,
             not_(_reading()).label("loaded"),
             job.c.state.label("job_state"),
@@ -376,6 +377,7 @@ def _policy(row: Row[*tuple[Any, ...]]) -> GraphPolicy:
         unindexed=bool(row.loaded) and not row.indexed,
         index_failed=None if row.index_due is None else FailedIndex(row.index_failures, row.index_error, row.index_due),
         own_worker=OwnWorker(row.start_failures, row.start_error, row.start_due) if row.serverless else None,
+        graphs=row.partial_graphs,
     )
 
 

@@ -59,6 +59,7 @@ _JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job.c.state,
     job.c.snapshot_epoch,
     job.c.own_graph,
+    job.c.created_by,
     snapshot_backfill.c.graph,
     snapshot_backfill.c.consumed,
 ).outerjoin(snapshot_backfill, snapshot_backfill.c.job == job.c.id)
@@ -100,6 +101,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     """Return plans in order of job id. A job that lost its relation, or one that it reads, has no plan."""
     found = (await connection.execute(_JOBS.where(among(job.c.id, jobs)))).all()
     targets = {row.id: row.relation for row in found}
+    callers = {row.id: row.created_by for row in found}
     rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
     queries = {row.id: _QUERY.validate_json(row.query) for row in rows if row.query is not None}
     read = {row.id: _read(row, queries.get(row.id)) for row in rows}
@@ -124,6 +126,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
             hidden=tuple(hidden.get(targets[one], ())),
             fragments=tuple(plans[one]),
             snapshot=snapshots[one],
+            caller=callers[one],
         )
         for one in sorted(targets)
         if targets[one] in relations and one not in gone

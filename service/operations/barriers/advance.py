@@ -245,7 +245,7 @@ async def _inject(
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
     else:
-        mutation, carried = await mutation_of(tx, waiting)
+        mutation, carried = await mutation_of(tx, waiting, world.leading.commands)
         if any(command.hurried and command.id in carried for command in waiting):
             # Decided by the carried commands, because one may have arrived after the view was read.
             kind = BarrierKind.CHECKPOINT
@@ -367,7 +367,7 @@ async def _publish(
 def pace_of(world: World, policy: GraphPolicy, parameters: SystemParameters) -> Pace:
     """Return the barrier interval, checkpoint frequency and deadline of a graph."""
     return Pace(
-        interval=timedelta(milliseconds=parameters.barrier_interval_ms),
+        interval=policy.interval(timedelta(milliseconds=parameters.barrier_interval_ms)),
         checkpoint_frequency=policy.checkpoint_frequency(parameters.checkpoint_frequency),
         deadline=world.workers.barrier_deadline,
         permits=parameters.max_concurrent_creating_streaming_jobs,

@@ -33,6 +33,13 @@ from service.telemetry.log import logger
 REMOVAL_TRIES: Final = 3
 """A DROP waits for so many tries to remove the tables, about a second, as most readers' transactions are short."""
 
+STUCK_GENERATIONS: Final = 2
+"""From how many generations on whose sessions did not end, a job fails. One may be late to end."""
+STUCK: Final = (
+    "Postgres can neither compute the view nor end its sessions, which run on until Postgres is restarted: a function"
+    " of its query takes too long over some values"
+)
+
 log = logger("recovery")
 
 
@@ -117,8 +124,10 @@ def _alone(view: GraphView) -> bool:
 @retried
 async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     """Fence the state store against older generations and roll it back to the committed epoch."""
-    await world.state_store.fences.fence(view.graph, view.generation, term=term)
+    left = await world.state_store.fences.fence(view.graph, view.generation, term=term)
     async with world.stores.begin(term) as tx:
+        if len(left) >= STUCK_GENERATIONS and not view.policy.shared:
+            await _give_up(tx, view, now=world.clock.now())
         # A view that failed after its creation is still readable, so its uncommitted rows are rolled back as well.
         jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED}, graph=view.graph)
         outputs = await tx.plans.outputs([job.id for job in jobs])
@@ -139,6 +148,16 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     (log.debug if view.committed == NEVER else log.info)(
         "graph.rolled_back", graph=view.graph, generation=view.generation, epoch=view.committed
     )
+
+
+async def _give_up(tx: Transaction, view: GraphView, *, now: datetime) -> None:
+    """Fail the job of a partial graph whose sessions cannot be ended. Each further generation would leave another one,
+    which takes a core of the server that all share (I13).
+    """
+    its = {job.id for job in await tx.jobs.where({JobState.CREATING, JobState.CREATED}, graph=view.graph)}
+    await tx.jobs.hold_all(its)
+    for job in sorted(its):
+        await fail(tx, job, STUCK, now=now)
 
 
 @retried

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from service.domain.command_turns import check_waiting
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -19,8 +20,11 @@ T = TypeVar("T")
 async def ask(tx: Transaction, mutation: Mutation | None, *, asked_by: Asker, now: datetime) -> CommandId:
     """Enqueue a mutation, or a flush for None, and record an event for a mutation.
 
-    The later event `mutation.applied` contains the epoch.
+    The later event `mutation.applied` contains the epoch. Raises Unavailable if too many commands of the caller wait. A
+    Stop is queued in any case, because its job has ended already.
     """
+    if not isinstance(mutation, Stop):
+        check_waiting(asked_by.actor, await tx.commands.waiting_of(asked_by.actor))
     command = await queue(tx, mutation, asked_by=asked_by.actor, now=now)
     if isinstance(mutation, Throttle):
         await tx.limits.unpause(mutation.fragments)

@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from service.domain.command_turns import ADDED_TOGETHER
 from service.domain.graph import Wait
-from service.operations.barriers.carried import ADDED_TOGETHER
 from service.protocol.barrier import Barrier
 from service.protocol.ids import JobId
-from service.protocol.mutation import Add, Pause, Resume
+from service.protocol.mutation import Add, Pause, Resume, Throttle
 from service.protocol.report import ActorReport
 from tests.support.leading import Leader, leading
 
@@ -67,3 +67,17 @@ async def test_the_end_of_a_backfill_needs_no_interval_to_be_finished(leader: Le
     await leader.barrier(*(report.model_copy(update={"completed": False, "finished": True}) for report in last))
     assert await leader.state_of(job) == "Created"
     assert isinstance(await leader.look(), Wait)
+
+
+async def test_i13_a_flood_of_limits_delays_the_views_of_others_by_one_barrier(leader: Leader) -> None:
+    (slow,), _ = await leader.add_views(1, named="slow")
+    added_first = await leader.barrier()
+    assert isinstance(added_first.mutation, Add)
+    scan = added_first.mutation.jobs[0].table_scans[0].id
+    floods = [await leader.queue(Throttle(fragments={scan: limit}), by="flood") for limit in range(1, 7)]
+    jobs, _ = await leader.add_views(1, named="other")
+    barriers = [await leader.barrier() for _ in range(len(floods) + 1)]
+    assert slow not in jobs
+    assert jobs in [added(one) for one in barriers[:2] if isinstance(one.mutation, Add)]
+    limits = [one.mutation.fragments[scan] for one in barriers if isinstance(one.mutation, Throttle)]
+    assert limits == [1, 2, 3, 4, 5, 6]

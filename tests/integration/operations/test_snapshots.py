@@ -1,6 +1,6 @@
 """A snapshot job's life, look by look: its own graph, its replay, its merge, and what is left of it (I4, I9, I10)."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -53,6 +53,8 @@ class Tables:
 
     said: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
     fails: dict[str, Exception] = field(default_factory=dict[str, Exception])
+    left: Collection[int] = ()
+    """The generations whose sessions a fence cannot end."""
 
     def __getattr__(self, name: str) -> Any:
         async def note(*values: object, **named: object) -> Any:
@@ -61,6 +63,8 @@ class Tables:
             self.said.append((name, told.get(name, lambda: first)()))
             if name in self.fails:
                 raise self.fails[name]
+            if name == "fence":
+                return self.left
             return {} if name in {"publish", "foreign_readers"} else 0
 
         return note
@@ -506,3 +510,15 @@ async def test_no_epoch_is_given_twice(life: Life) -> None:
     assert other is not None
     assert other.graph == DATABASE_GRAPH
     assert other.curr > own.curr
+
+
+@pytest.mark.parametrize(("left", "state"), [({1}, "Creating"), ({1, 2}, "Failed")])
+async def test_i13_a_job_whose_sessions_cannot_be_ended_fails(life: Life, left: Collection[int], state: str) -> None:
+    snapshot = await life.start()
+    life.tables.left = left
+    await life.injected(snapshot.graph)
+    async with life.leader.stores.begin() as tx:
+        await tx.graphs.ask_recovery(snapshot.graph, "a test")
+    assert isinstance(await life.look(snapshot.graph), Abandon)
+    assert isinstance(await life.look(snapshot.graph), RollBack)
+    assert await life.leader.state_of(life.job) == state

@@ -49,6 +49,13 @@ async def _blocked(store: Store, waiting: "asyncio.Task[None]") -> None:
             assert not waiting.done(), "it did not wait"
 
 
+async def _computing(store: Store, running: "asyncio.Task[object]") -> None:
+    """Return once the session of an old generation computes. Fails when it ends first."""
+    async with asyncio.timeout(10):
+        while not await store.rows("select from pg_stat_activity where query ~ '^select length' and state = 'active'"):
+            assert not running.done(), "it computed nothing for long"
+
+
 def _task(work: Awaitable[None]) -> "asyncio.Task[None]":
     async def run() -> None:
         await work
@@ -102,6 +109,20 @@ async def test_the_fence_does_not_pass_a_checked_writer_it_cannot_end(store: Sto
     assert await _rows(store) == [("zombie", 11)]
     await store.tables.roll_back([ORDERS.id], DATABASE_GRAPH, Epoch(10), term=TERM)
     assert await _rows(store) == []
+
+
+async def test_i13_a_session_that_cannot_be_ended_is_told_with_its_generation(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fencing, "END_SECONDS", 0.3)
+    endless = "select length(ltrim(repeat('a', 100000), repeat('b', 20000) || 'a'))"
+    async with _writer(store.url, "tidefill:1:5") as conn:
+        running = asyncio.create_task(conn.execute(endless))
+        await _computing(store, running)
+        assert await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM) == {5}
+        with pytest.raises(psycopg.OperationalError):
+            await running
+    assert not await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
 
 
 async def test_other_graphs_and_the_present_generation_live_on(store: Store) -> None:

@@ -37,9 +37,11 @@ def test_n5_one_long_epoch_is_borne_and_one_after_another_is_not(
     assert lived(limit, seconds, pause=pause) == last
 
 
-def shared(took: dict[int, float], *, epochs: int, waited: float | None = None, pause: float = 0.0) -> set[int]:
+def shared(
+    took: dict[int, float], *, epochs: int, waited: float | None = None, pause: float = 0.0, callers: int = 1
+) -> set[int]:
     """Return the views that are over after so many epochs, in each of which their changes took so long."""
-    costs, now = SharedCosts(CostBudget(30)), 0.0
+    costs, now = SharedCosts(CostBudget(30), callers={JobId(job): f"{job % callers}" for job in took}), 0.0
     for _ in range(epochs):
         for job, seconds in took.items():
             costs.took(JobId(job), round(seconds * 1000))
@@ -59,7 +61,6 @@ def shared(took: dict[int, float], *, epochs: int, waited: float | None = None, 
         (dict.fromkeys(range(8), 1.9), 3, set(range(8))),
         ({**dict.fromkeys(range(8), 1.9), 8: 0.3, 9: 0.01}, 3, set(range(8))),
         ({1: 1.9}, 1000, set()),
-        (dict.fromkeys(range(100), 0.2), 1000, set()),
     ],
 )
 def test_a1_views_that_take_too_long_together_are_over_the_dearest_first(
@@ -72,3 +73,15 @@ def test_a1_long_epochs_with_pauses_are_borne_and_what_runs_beside_is_counted_on
     dear = dict.fromkeys(range(8), 1.9)
     assert shared(dear, epochs=1000, pause=60) == set()
     assert shared(dear, epochs=1000, waited=2.0) == set()
+
+
+def test_i13_many_small_views_of_one_caller_are_over_by_half_and_those_of_many_are_not() -> None:
+    small = dict.fromkeys(range(100), 0.2)
+    assert len(shared(small, epochs=3)) == 50
+    assert len(shared(small, epochs=3, callers=2)) == 25
+    assert shared(small, epochs=1000, callers=10) == set()
+    # The dearer ones come first, and a view of another caller stays.
+    mixed = {**dict.fromkeys(range(0, 100, 2), 0.2), **dict.fromkeys(range(100, 120, 2), 0.24), 1: 0.24}
+    over = shared(mixed, epochs=4, callers=2)
+    assert over >= set(range(100, 120, 2))
+    assert 1 not in over
