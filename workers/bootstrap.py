@@ -19,7 +19,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, SourceId, WorkerId
 from service.protocol.report import Failed, JobFailure
-from service.protocol.request import Rejected, Request, Response, Verify
+from service.protocol.request import Rejected, Request, Response, Select, Verify
 from workers.agent import Agent
 from workers.cdc.connecting import AwayError
 from workers.connectors.in_place import PlacedStore
@@ -97,7 +97,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         return Stores(PlacedStore(store), DmlStore(dml_url, barrier.graph, barrier.generation), store, limit)
 
     def respond(request: Request) -> Response | None:
-        def reader(question: Verify) -> PlacedStore:
+        def reader(question: Verify | Select) -> PlacedStore:
             return PlacedStore(PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id))
 
         response = answer(session.spark, reader, client.secret, request, parallelism=session.parallelism)

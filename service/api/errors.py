@@ -23,6 +23,7 @@ from service.domain.errors import (
     Exhausted,
     Fenced,
     Forbidden,
+    InLake,
     InUse,
     Invalid,
     MetaError,
@@ -86,6 +87,7 @@ KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
     {
         Invalid: INVALID,
         TooLarge: INVALID,
+        InLake: INVALID,
         NotFound: Kind("not-found", 404, "The thing named does not exist"),
         Forbidden: Kind("forbidden", 403, "The caller's role does not permit the call"),
         Conflict: Kind("conflict", 409, "The present state does not allow this"),

@@ -3,6 +3,7 @@
     MetaError
     ├─ Refused        the request is impossible: never retry it unchanged
     │  ├─ Invalid           the request itself is wrong (syntax, type, option, value)
+    │  │  └─ InLake         Postgres cannot read it: Spark can
     │  ├─ NotFound          the named object does not exist
     │  ├─ Forbidden         the caller's role does not permit it
     │  ├─ TimedOut          the caller took too long to send the request
@@ -48,6 +49,10 @@ class Invalid(Refused):
 
     position: int | None = None
     pointer: str | None = None
+
+
+class InLake(Invalid):
+    """A query reads rows that lie in a lake. Spark can read them, and Postgres cannot."""
 
 
 @dataclass(eq=False)

@@ -46,3 +46,10 @@ def check_verifiable(name: str, stages: Collection[Stage], *, created: bool) -> 
         )
     if stages and not created:
         raise Conflict(f'"{name}" is being created: Spark compares joins and aggregates once they are whole')
+
+
+def check_selectable(stages: Collection[Stage]) -> None:
+    """Raise Invalid if Spark does not compute the stages of a query as Postgres does."""
+    reason = next((reason for stage in stages if (reason := verify_reason(stage)) is not None), None)
+    if reason is not None:
+        raise Invalid(f"only Postgres computes a part of this query, and it cannot read rows in a lake: {reason}")

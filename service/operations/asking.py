@@ -9,7 +9,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import DATABASE_GRAPH
-from service.protocol.request import Done, Rejected, Request, Response, TableDescribed, Verified
+from service.protocol.request import Done, Rejected, Request, Response, Selected, TableDescribed, Verified
 
 NO_WORKER: Final = "no worker is alive"
 
@@ -18,7 +18,7 @@ class MovedError(Exception):
     """A relation that a request reads has just changed: the same question may be answered later."""
 
 
-async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Done | TableDescribed:
+async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Selected | Done | TableDescribed:
     """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable.
 
     Raises MovedError only for a relation in a lake, which a verification can meet.

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from service.protocol.connector import Connector
-from service.protocol.ids import Bigint, Count, EpochField, GraphId, RequestId, Vnode
+from service.protocol.ids import Bigint, Count, Epoch, EpochField, GraphId, RelationId, RequestId, Vnode
 from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.stage import Engine, Stage
@@ -31,23 +31,50 @@ class VerifyStage(_Value):
     positions: tuple[VnodePosition, ...] | None = None
 
 
-class Verify(_Value):
-    """Compare a view with its query over its upstreams at `epoch`. The worker answers with `Verified`.
+class _Computed(_Value):
+    """A query whose last stages write `relation`. Stages come in order. Only tables and views are read: what the stages
+    before them give is computed again.
+    """
 
-    Stages come in order, the last ones write the view. Only tables and other views are read: what the stages before it
-    give is computed again.
+    id: RequestId
+    graph: GraphId
+    relation: Relation
+    stages: tuple[VerifyStage, ...]
+
+
+class Verify(_Computed):
+    """Compare a view with its query over its upstreams at `epoch`. The worker answers with `Verified`.
 
     It reads the view at `relation_epoch`. The two epochs differ only while a partial graph still builds the view.
     """
 
     type: Literal["verify"] = "verify"
-    id: RequestId
-    graph: GraphId
     epoch: EpochField
     relation_epoch: EpochField
-    relation: Relation
-    stages: tuple[VerifyStage, ...]
     differing_keys_max: int = 20
+
+    def at(self, _: RelationId) -> Epoch:
+        """Return the epoch as of which a relation is read."""
+        return self.epoch
+
+
+class Select(_Computed):
+    """Compute a query over relations of which some lie in a lake. The worker answers with `Selected`.
+
+    Each relation is read as of its epoch in `epochs`. The worker rejects a result of more than `rows_max` rows unless
+    it may leave some out (`any_rows`), or of more than `bytes_max` bytes, and stops after `timeout_ms`.
+    """
+
+    type: Literal["select"] = "select"
+    epochs: dict[RelationId, EpochField]
+    rows_max: int
+    any_rows: bool = False
+    bytes_max: int
+    timeout_ms: int
+
+    def at(self, relation: RelationId) -> Epoch:
+        """Return the epoch as of which a relation is read."""
+        return self.epochs[relation]
 
 
 class _Target(_Value):
@@ -139,7 +166,15 @@ class Verified(_Value):
     rows_extra: tuple[str, ...] = ()
 
 
-Request = Verify | ClaimTarget | ReleaseTarget | DescribeTable
+class Selected(_Value):
+    """The rows of a query. Each value is a text that Postgres reads, an array a JSON array of such texts."""
+
+    type: Literal["selected"] = "selected"
+    id: Bigint[RequestId]
+    rows: tuple[tuple[str | None, ...], ...]
+
+
+Request = Verify | Select | ClaimTarget | ReleaseTarget | DescribeTable
 REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
-Response = Verified | Done | TableDescribed | Rejected
+Response = Verified | Selected | Done | TableDescribed | Rejected
 RESPONSE: TypeAdapter[Response] = TypeAdapter(Annotated[Response, Field(discriminator="type")])

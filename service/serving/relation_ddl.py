@@ -35,7 +35,7 @@ _WHY: Final = {
 }
 
 
-_IN_LAKE: Final = "its rows lie in a lake, and Spark reads them: read a materialized view over it"
+_IN_LAKE: Final = "its rows lie in a lake: the service reads them for a SELECT, or read a materialized view over it"
 
 
 def table(relation: RelationId) -> sql.Identifier:
@@ -133,11 +133,11 @@ def create_public_view(relation: Relation, graph: GraphId, *, replace: bool = Fa
 
 
 def _create_lake_view(relation: Relation) -> sql.Composed:
-    nulls = [
-        trusted(f"null::{one.type}") + sql.SQL(" as {}").format(sql.Identifier(one.name)) for one in relation.visible
+    columns = [
+        trusted(f"r.t::{one.type}") + sql.SQL(" as {}").format(sql.Identifier(one.name)) for one in relation.visible
     ]
-    return sql.SQL("create view public.{} as select {} from state.refuse_read({}, {})").format(
-        sql.Identifier(relation.name), sql.SQL(", ").join(nulls), sql.Literal(relation.name), sql.Literal(_IN_LAKE)
+    return sql.SQL("create view public.{} as select {} from state.refuse_rows({}, {}) as r(t)").format(
+        sql.Identifier(relation.name), sql.SQL(", ").join(columns), sql.Literal(relation.name), sql.Literal(_IN_LAKE)
     )
 
 

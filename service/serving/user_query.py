@@ -23,8 +23,9 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.types.string import TextLoader
 
-from service.domain.errors import Invalid, Unavailable
+from service.domain.errors import InLake, Invalid, Unavailable
 from service.serving.connections import Connection, Pool, is_away, open_pool, said
+from service.serving.layout import IN_LAKE
 
 GRACE_SECONDS: Final = 2.0
 """The server's timeout applies to each statement. The client's timeout is later by this and covers all of them."""
@@ -179,7 +180,8 @@ def refused_as_said(*, timeout_ms: int | None = None, prefix: str = "") -> Gener
     except psycopg.Error as error:
         if is_away(error):
             raise Unavailable(f"the state store did not answer: {said(error)}") from error
-        raise Invalid(said(error), position=_position(error, prefix)) from error
+        kind = InLake if error.sqlstate == IN_LAKE else Invalid
+        raise kind(said(error), position=_position(error, prefix)) from error
 
 
 def _timed_out(timeout_ms: int | None) -> Invalid:

@@ -9,8 +9,10 @@ Changes are those that the table's own change feed has written. Where a commit h
 it added, removed, or marked rows of as deleted.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
@@ -205,7 +207,16 @@ def _wire(value: Any, kind: ColumnType, wanted: pa.DataType) -> Any:
     if pa.types.is_timestamp(value.type) and kind.name is TypeName.TIMESTAMPTZ and value.type.tz is None:
         # Spark's older form has no zone, and is UTC.
         value = pc.cast(value, pa.timestamp("us"), safe=False)
+    if pa.types.is_list(value.type) and not pa.types.is_list(wanted):
+        return pa.array([_texts(one) for one in value.to_pylist()], wanted)
     return value if value.type.equals(wanted) else pc.cast(value, wanted, safe=not pa.types.is_timestamp(wanted))
+
+
+def _texts(elements: Sequence[Any] | None) -> str | None:
+    """Return an array whose elements Arrow does not carry to Spark: as a JSON array of their texts."""
+    if elements is None:
+        return None
+    return json.dumps([f"{one:f}" if isinstance(one, Decimal) else one for one in elements])
 
 
 def _partition(value: Any, kind: ColumnType, wanted: pa.DataType, count: int) -> Any:

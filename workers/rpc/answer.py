@@ -1,6 +1,7 @@
 """Answer the service's requests outside the barrier sequence (`service.protocol.request`)."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -14,20 +15,24 @@ from service.protocol.request import (
     ReleaseTarget,
     Request,
     Response,
+    Select,
     TableDescribed,
     Verify,
 )
 from workers.connectors.in_place import located
 from workers.connectors.kinds import CLAIMS, LAKES, SecretOf, options_of, sink_of
 from workers.connectors.port import MovedError
+from workers.rpc.select import select
 from workers.rpc.verify import verify
 from workers.runners.failure import explain
 from workers.state_store.port import VersionedStore
 
+Computed = TypeVar("Computed", Verify, Select)
+
 
 def answer(
     spark: SparkSession,
-    reader: Callable[[Verify], VersionedStore],
+    reader: Callable[[Verify | Select], VersionedStore],
     secret_of: SecretOf,
     request: Request,
     *,
@@ -44,8 +49,8 @@ def answer(
             case ReleaseTarget(connector=connector):
                 sink_of(connector, secret_of, request.relation, Generation(0)).clean_up()
                 return Done(id=request.id)
-            case Verify():
-                return verify(spark, reader(request), _located(request, secret_of), parallelism=parallelism)
+            case Verify() | Select():
+                return _computed(spark, reader(request), request, secret_of, parallelism)
     except MovedError as error:
         return Rejected(id=request.id, error=str(error), again=True)
     except PySparkException as error:
@@ -54,7 +59,15 @@ def answer(
         return Rejected(id=request.id, error=explain(error)[1])
 
 
-def _located(request: Verify, secret_of: SecretOf) -> Verify:
+def _computed(
+    spark: SparkSession, store: VersionedStore, request: Verify | Select, secret_of: SecretOf, parallelism: int
+) -> Response:
+    if isinstance(request, Verify):
+        return verify(spark, store, _located(request, secret_of), parallelism=parallelism)
+    return select(spark, store, _located(request, secret_of), parallelism=parallelism)
+
+
+def _located(request: Computed, secret_of: SecretOf) -> Computed:
     stages = tuple(
         one.model_copy(update={"relations": tuple(located(each, secret_of) for each in one.relations)})
         for one in request.stages

@@ -12,7 +12,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
-from service.protocol.columns import TypeName
 from service.protocol.ids import Generation, Vnode
 from service.protocol.relation import Relation
 from service.protocol.request import Verified, Verify, VnodeDifference
@@ -22,6 +21,7 @@ from workers.connectors.kinds import SINKS
 from workers.connectors.port import GONE
 from workers.engines.stage_lookups import Whole
 from workers.engines.whole import blocks_of
+from workers.rpc.select import text_of
 from workers.rpc.verify_stages import by_value, compared, staged
 from workers.spark.frames import spark_schema
 from workers.state_store.port import VNODE, VersionedStore
@@ -103,13 +103,12 @@ def _differences(
 ) -> tuple[VnodeDifference, ...]:
     """Return keys that are missing, extra or unequal; at most `differing_keys_max` in all."""
     relation = request.relation
-    keys = [f"_k{index}" for index in range(len(relation.key))]
+    texts = [
+        text_of(part.name, relation.column(part.name).type).alias(f"_k{at}") for at, part in enumerate(relation.key)
+    ]
+    keys = [f"_k{at}" for at in range(len(texts))]
     sides = [
-        frame.select(
-            VNODE,
-            *(_key_text(relation, part.name).alias(name) for part, name in zip(relation.key, keys, strict=True)),
-            _hash(relation).alias(hashed),
-        )
+        frame.select(VNODE, *texts, _hash(relation).alias(hashed))
         for frame, hashed in ((expected, "wanted"), (found, "held"))
     ]
     left, right = sides[0].alias("l"), sides[1].alias("r")
@@ -132,13 +131,6 @@ def _difference(vnode: int, rows: Sequence[Any]) -> VnodeDifference:
         extra=tuple(key for key, wanted, _ in named if wanted is None),
         unequal=tuple(key for key, wanted, held in named if wanted is not None and held is not None),
     )
-
-
-def _key_text(relation: Relation, name: str) -> Any:
-    column = F.col(ticked(name))
-    if relation.column(name).type.name is TypeName.BYTEA:
-        return F.concat(F.lit("\\x"), F.lower(F.hex(column)))
-    return column.cast("string")
 
 
 def _total(digests: Digests) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary nam
 from service.protocol.ids import RelationId
 from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
-from service.protocol.request import Verify, VerifyStage
+from service.protocol.request import Select, Verify, VerifyStage
 from service.protocol.vnodes import Runs, vnodes_of
 from workers.backfill.positions import Positions
 from workers.backfill.stages import BoundStage
@@ -35,7 +35,9 @@ PARTITIONS = "32"
 """Of an exchange, which spills to disk what a task cannot hold."""
 
 
-def staged(spark: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]) -> DataFrame:
+def staged(
+    spark: SparkSession, store: VersionedStore, request: Verify | Select, *, blocks: tuple[Runs, ...]
+) -> DataFrame:
     """Return the rows that the view should hold, those of the vnodes of `blocks` alone."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
@@ -69,7 +71,7 @@ class _Evaluation:
         self,
         session: SparkSession,
         store: VersionedStore,
-        request: Verify,
+        request: Verify | Select,
         one: VerifyStage,
         made: "dict[RelationId, DataFrame]",
     ) -> None:
@@ -125,4 +127,4 @@ class _Evaluation:
 
     def _blocks(self, relation: Relation) -> Whole:
         blocks = blocks_of(relation.vnode_count, self.session.sparkContext.defaultParallelism)
-        return Whole(self.store, relation, self.request.epoch, blocks)
+        return Whole(self.store, relation, self.request.at(relation.id), blocks)

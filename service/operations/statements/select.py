@@ -1,12 +1,15 @@
 """Run a SELECT in Postgres, unchanged, under the reader's login."""
 
-from service.domain.errors import Invalid, TooLarge
+from dataclasses import replace
+
+from service.domain.errors import InLake, Invalid, TooLarge
 from service.domain.parameters import SystemParameters
 from service.domain.quotas import Quota, bound_of
 from service.domain.roles import Role
 from service.operations.leaving import unless
 from service.operations.naming import named
 from service.operations.statements.call import Call, handles
+from service.operations.statements.lake_select import select_from_lake
 from service.operations.statements.outcome import Outcome
 from service.operations.status.staleness import notices_of
 from service.sql.statements.select import CATALOG_PREFIX, Select
@@ -39,6 +42,8 @@ async def _select(call: Call, statement: Select) -> Outcome:
     )
     try:
         result = await unless(call.gone, query)
+    except InLake:
+        return replace(await select_from_lake(call, statement, known), notices=notices)
     except TooLarge as error:
         if quota is not None and error.limited_by == quota.name:
             call.world.metrics.refused(quota.name)

@@ -266,9 +266,13 @@ async def plan_stages(
     relations: Mapping[str, Relation],
     views: Mapping[str, Tree],
     engine: EngineChoice,
+    names: Sequence[str] | None = None,
 ) -> StagedView:
-    """Return the stages of a view. Raises Invalid, NotFound, Unavailable."""
-    names = [name for name, _ in await columns_of(world, statement)]
+    """Return the stages of a view. `names` are those of its columns, if not those that Postgres gives.
+
+    Raises Invalid, NotFound, Unavailable.
+    """
+    names = [name for name, _ in await columns_of(world, statement)] if names is None else names
     parsers, query = world.parsers, statement.query
     drafts = await beside_views(parsers, statement.text, views, plan_query, query, relations, views, names)
     place = statement.query.start + 1

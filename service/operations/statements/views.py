@@ -89,7 +89,7 @@ class _Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class Read:
     """The readable relations and the queries of logical views that a query reads, by name.
 
     `views` are the logical views that the query names itself.
@@ -159,7 +159,7 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
 @handles(ExplainBackfill, needs=Role.VIEWER)
 async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
     world, view, kind = call.world, statement.view, RelationKind.MATERIALIZED_VIEW
-    found, strategy = await _read(world, view), chosen(call.session)
+    found, strategy = await read_by(world, view), chosen(call.session)
     staged = await plan_stages(world, view, found.relations, found.queries, asked_engine(call.session))
     check_staged(world, view, staged, strategy, kind)
     return _plan_of(dot((await _ordered(world, view, staged, strategy, found)).shown(staged)))
@@ -216,7 +216,7 @@ async def _readable(world: Context, names: Collection[str], *, read: Collection[
     return {name: one.entry.relation for name, one in readable.items() if one.entry is not None}
 
 
-async def _read(world: World, statement: CreateMaterializedView) -> _Read:
+async def read_by(world: World, statement: CreateMaterializedView) -> Read:
     """Look up what a query reads. Raises Invalid, NotFound, Conflict."""
     ordered = {one.name for edge in statement.order.edges for one in edge}
     reads = await beside(world.parsers, statement.text, query_reads, statement.query)
@@ -225,7 +225,7 @@ async def _read(world: World, statement: CreateMaterializedView) -> _Read:
     named_in = ordered.union(*(mentioned(query.text) for query in queries))
     relations = await _readable(world, named_in, read=reads)
     direct = tuple(views[name].id for name in sorted(reads) if name in views)
-    return _Read(relations, {name: view.query for name, view in views.items()}, direct)
+    return Read(relations, {name: view.query for name, view in views.items()}, direct)
 
 
 async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKind, *, background: bool) -> _Planned:
@@ -239,7 +239,7 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
         check_serverless(strategy, own_workers=world.workers.startable)
     if statement.resource_group is not None:
         await _check_group(world, statement.resource_group, serverless=serverless)
-    found = await _read(world, statement)
+    found = await read_by(world, statement)
     view = await plan_stages(world, statement, found.relations, found.queries, asked_engine(session))
     check_staged(world, statement, view, strategy, kind)
     is_sent = is_sent_away(statement, kind)
@@ -277,7 +277,7 @@ async def _check_group(world: World, group: str, *, serverless: bool) -> None:
 
 
 async def _ordered(
-    world: World, statement: CreateMaterializedView, view: StagedView, strategy: Strategy, found: _Read
+    world: World, statement: CreateMaterializedView, view: StagedView, strategy: Strategy, found: Read
 ) -> WalkedOrder:
     """Return the order in which the scans of a view read history, in ids and in names. Raises Invalid and NotFound."""
     if strategy.scan_type is not ScanType.ARRANGEMENT_BACKFILL and not view.projects:

@@ -63,9 +63,9 @@ async def test_rights_are_these_and_no_more(store: Store) -> None:
         "select p.proname, bool_or(has_function_privilege(r.rolname, p.oid, 'execute')) from pg_proc p, pg_roles r"
         " where p.pronamespace = 'state'::regnamespace and r.rolname like 'tidefill_reader_%' group by 1 order by 1"
     )
-    # A view of a relation of a lake calls one of them for whoever reads it. It only raises an error.
+    # A view of a relation of a lake calls one of two for whoever reads it. It only raises an error.
     refused = [(name, False) for name in ("hold_generation", "protect", "refuse", "refuse_write")]
-    assert functions == sorted([*refused, ("refuse_read", True)])
+    assert functions == sorted([*refused, ("refuse_read", True), ("refuse_rows", True)])
 
 
 async def test_passwords_rotate_and_are_not_shown(empty_url: str) -> None:
