@@ -125,6 +125,9 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
     service.run("CREATE VIEW named_sales AS SELECT id AS number FROM sales")
     selected(service)
     service.run("DROP VIEW named_sales")
+    service.run("ALTER MATERIALIZED VIEW joined SET PARALLELISM = 3")
+    actors = "select count(*) from tidefill.actor a join tidefill.fragment f on f.id = a.fragment where f.job = {}"
+    until(lambda: service.stored(actors.format(service.job("joined"))) == [(3,)], what="the view has three actors")
     DeltaTable(sales).update(updates={"amount": "amount + 1"}, predicate="id < 40")
     service.kill_worker()
     service.run("UPDATE cities SET name = 'Oslo' WHERE city = 'Oslo'")

@@ -85,6 +85,8 @@ async def commit(
         upto, lag_max = barriers[-1].replay_upto, snapshots.lag_max(parameters)
         merging = await snapshots.follow(tx, graph, answers, upto=upto, lag_max=lag_max, now=now)
         await tx.barriers.commit(graph, epoch, now=now)
+        if view.policy.created:
+            await settle(tx, graph, now=now, lease=lease)
         if not await snapshots.is_read(tx, graph):
             # No user reads the relation before it is created, so the committed epoch counts as published.
             await tx.visibility.publish(graph, epoch, now=now, created=False)

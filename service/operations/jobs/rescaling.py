@@ -3,8 +3,8 @@
 The commit of every epoch compares the requested and the current parallelism of the jobs that are marked as due. A job
 is due after it was altered, created or started. All jobs are due when a generation begins, because its worker may have
 another number of slots. The transaction with the cause marks a job, and the comparison that finds nothing to change
-unmarks it. A leader that dies in between therefore loses no change. Jobs in partial graphs are resized only when a
-generation begins (`fit`).
+unmarks it. A leader that dies in between therefore loses no change. Jobs that a partial graph creates are resized
+only when a generation begins (`fit`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,15 +58,15 @@ async def alter(
         layouts = (await tx.actors.layouts([wanted]))[wanted]
         if not layouts:
             raise Invalid("stream scan node or source node not found")
-        # A job in a partial graph keeps its actors until it merges.
-        apart = [held] if held.in_partial_graph else []
+        # A job that a partial graph creates keeps its actors until then.
+        apart = [held] if held.in_partial_graph and held.state is not JobState.CREATED else []
         _check_untied(wanted, [*apart, *(await _tied(tx, [held]))[wanted]])
         for name, parallelism in changes.items():
             for layout in layouts.values():
                 check_vnodes(parallelism, _vnodes(layout), backfill=name == "backfill_parallelism")
         altered = replace(held, **changes)
         await tx.rescaling.set_parallelism(wanted, altered.parallelism, altered.backfill_parallelism)
-        asked = await _asked(tx, DATABASE_GRAPH)
+        asked = await _asked(tx, held.graph)
         present = {one: asked.get(one, layout) for one, layout in layouts.items()}
         resized = _resized(altered, present, await slots(tx, now=now, lease=world.workers.lease))
         update = await _update(tx, resized)
@@ -75,7 +75,7 @@ async def alter(
             await tx.actors.replace(update.fragments)
             update = None
         # If nothing changes now, the command is a flush, and the caller waits for it.
-        command = await tx.commands.add(DATABASE_GRAPH, update, asked_by=asked_by.actor, now=now)
+        command = await tx.commands.add(held.graph, update, asked_by=asked_by.actor, now=now)
         facts: dict[str, object] = {"job": wanted, "name": held.name, "asked_by": asked_by.actor, "command": command}
         facts |= {name: str(value or "default") for name, value in changes.items()}
         await tx.events.append("job.altered", facts, now=now)
@@ -139,8 +139,8 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
 async def fit(tx: Transaction, view: GraphView, worker: WorkerId, *, now: datetime, lease: timedelta) -> None:
     """Resize the scans of a partial graph for its worker when a generation begins.
 
-    No actor runs yet, so no barrier is needed. A partial graph is resized at no other time. The scans of the database
-    graph are resized by `settle`, which considers tied actors.
+    No actor runs yet, so no barrier is needed. The scans of the database graph are resized by `settle`, which considers
+    tied actors, and so are those of jobs that stay in graphs of their own, once they are created.
     """
     if view.policy.shared:
         return
