@@ -28,6 +28,7 @@ from service.api.settings import ApiSettings
 from service.columnar.process import ColumnarProcesses
 from service.domain.backlog import Backlog
 from service.domain.claims import oidc_rules
+from service.domain.lake_places import LakeRoots
 from service.domain.reach import parse_host_rules
 from service.domain.uploading import Spool
 from service.embedded.postgres import EmbeddedPostgres
@@ -312,7 +313,10 @@ def _world(
 def _external(settings: Settings) -> External:
     hosts = replace(parse_host_rules(settings.source_hosts), told=not settings.secured)
     tables, rows = PostgresExternalTables(), PostgresExternalRows()
-    return External(PostgresExternalServers(), tables, PostgresReplication(), rows, HttpxProbe(hosts=hosts), hosts)
+    roots = LakeRoots(None if settings.lake_roots is None else tuple(settings.lake_roots))
+    return External(
+        PostgresExternalServers(), tables, PostgresReplication(), rows, HttpxProbe(hosts=hosts), hosts, roots
+    )
 
 
 def _state_store(settings: Settings, pools: Pools) -> StateStore:

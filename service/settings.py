@@ -49,6 +49,10 @@ class Settings(BaseSettings):
     """The permitted hosts of sources and health probes, as JSON: names (`*.db.example`), addresses and networks
     (`["10.0.0.0/8"]`). Unset permits all except link-local, metadata and multicast addresses (`docs/access.md`).
     """
+    lake_roots: list[str] | None = None
+    """The folders and the places in object stores under which Delta tables may lie, as JSON (`["/lake", "s3://bucket"]`).
+    Unset permits all except folders of the system and of Postgres servers.
+    """
     worker_token: SecretStr | None = None
     """The token of the worker API. Unset, the service generates one for the workers that it starts."""
     public_url: str | None = None

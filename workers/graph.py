@@ -20,6 +20,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, Job
 from service.protocol.mutation import Add, Pause, Resume, Stop
 from service.protocol.plan import DmlPlan, FragmentKind, JobPlan
 from service.protocol.report import Collected, FragmentReport, RelationReport
+from workers.backfill.cost import CostBudget
 from workers.backfill.reading import Replay
 from workers.runners.dml import run_statements
 from workers.runners.failure import JobFailedError, key_seconds, search_all
@@ -67,6 +68,8 @@ class GraphExecutor:
     alone: int = EPOCHS_ALONE
     explained: bool = False
     """Whether the present generation ends by a job's own fault."""
+    stuck: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
+    """What is left to callers whose views could not be interrupted (`SharedCosts.stuck`)."""
     over: bool = False
     """Whether this executor was interrupted: the leader no longer waits for its epochs."""
 
@@ -122,6 +125,7 @@ class GraphExecutor:
             runner.end()
         self.runners, self.replays = {}, {}
         self.generation, self.stores = barrier.generation, self.connect(barrier)
+        self.stores.costs.stuck = self.stuck
         self.alone, self.explained = self.alone if self.explained else EPOCHS_ALONE, False
 
     def _mutate(self, barrier: Barrier) -> None:

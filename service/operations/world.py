@@ -17,6 +17,7 @@ from service.domain.command_turns import CommandTurns
 from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.graph import Pace
+from service.domain.lake_places import ANYWHERE, LakeRoots
 from service.domain.loads import LoadPace
 from service.domain.overhead import Overhead
 from service.domain.parameters import SystemParameters
@@ -101,6 +102,8 @@ class External:
     http_probe: HttpProbe
     hosts: HostRules = ANY
     """The hosts to which sources may connect."""
+    lake_roots: LakeRoots = ANYWHERE
+    """The places where tables of a lake may lie."""
 
 
 @dataclass(frozen=True, slots=True)

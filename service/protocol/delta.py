@@ -79,6 +79,11 @@ class DeltaOptions(DeltaPlace):
     """Columns whose values have folders of their own."""
 
 
+def location_of(options: Mapping[str, str]) -> str:
+    """Return the location that the options give. Raises ValueError with the reason."""
+    return _location(options.get("location"))
+
+
 def place_of(options: Mapping[str, str]) -> DeltaPlace:
     """Return where the options say that a table lies. Raises ValueError with the reason."""
     location = _location(options.get("location"))

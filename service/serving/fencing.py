@@ -17,8 +17,10 @@ from service.telemetry.log import logger
 
 log = logger("fences")
 
-END_SECONDS: Final = 10.0
-"""The longest wait for old sessions to end. They only have to receive the signal and roll back."""
+END_SECONDS: Final = 2.0
+"""The longest wait for old sessions to end. They only have to receive the signal and roll back, and can commit nothing
+in any case.
+"""
 LOOK_SECONDS: Final = (0.002, 0.1)
 """The first and the longest pause between two checks of these sessions. `pg_terminate_backend` with a timeout polls
 only every 0.1 s.

@@ -26,6 +26,11 @@ MEMORY: Final = "256MB"
 _IMPATIENT: Final = "200ms"
 """How long a drop waits for other sessions. It is shorter than Postgres's `deadlock_timeout`, and is tried again."""
 
+PLAIN_BYTES: Final = 32 << 20
+"""An index of so small a table is built in a moment, in which nobody writes to the table. A concurrent build would wait
+for every older transaction of the database, and one that computes a function of Postgres may go on for days.
+"""
+
 _PATTERN: Final = r"^t_[0-9]+_by_[0-9a-f]{12}$"
 _FOUND: Final = """
 select c.relname::text, i.indisvalid, coalesce(pg_relation_size(c.oid), 0)
@@ -184,6 +189,8 @@ async def _build(conn: Connection, index: LookupIndex) -> None:
     if state.get(name):
         return
     await conn.execute(sql.SQL("set maintenance_work_mem = {}").format(MEMORY))
+    if name not in state and await _built_plainly(conn, index):
+        return
     # The build waits for older transactions to end. No other transaction waits for it during that time.
     await conn.execute("set lock_timeout = 0")
     await conn.execute("set statement_timeout = 0")
@@ -196,6 +203,21 @@ async def _build(conn: Connection, index: LookupIndex) -> None:
         raise InUse("other transactions that lock its table") from error
     # Of two indexes, a planner without statistics may choose one of a few different values.
     await conn.execute(sql.SQL("analyze {}").format(relation_ddl.table(index.relation)))
+
+
+async def _built_plainly(conn: Connection, index: LookupIndex) -> bool:
+    """Build the index of a small table, unless a session that writes to the table holds it for long."""
+    table = relation_ddl.table(index.relation)
+    size = await (await conn.execute("select pg_table_size(%s::regclass)", [f"state.t_{index.relation}"])).fetchone()
+    if size is None or size[0] > PLAIN_BYTES:
+        return False
+    await conn.execute(f"set lock_timeout = '{_IMPATIENT}'")
+    try:
+        await conn.execute(create(index))
+    except errors.LockNotAvailable:
+        return False
+    await conn.execute(sql.SQL("analyze {}").format(table))
+    return True
 
 
 async def _found(conn: Connection) -> list[tuple[str, bool]]:

@@ -14,7 +14,8 @@ PURE = ("service.domain", "service.protocol", "workers.backfill")
 INSIDE = ("service", "workers")
 ALLOWED = frozenset({
     "__future__", "abc", "base64", "bisect", "collections", "dataclasses", "datetime", "decimal", "enum", "fractions",
-    "functools", "hashlib", "heapq", "ipaddress", "itertools", "json", "math", "operator", "pydantic", "pydantic_core",
+    "functools", "hashlib", "heapq", "ipaddress",
+    "posixpath", "itertools", "json", "math", "operator", "pydantic", "pydantic_core",
     "re",
     "statistics", "string", "struct", "types", "typing", "typing_extensions", "uuid",
 })  # fmt: skip

@@ -31,7 +31,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     " | <F>::smallint | mod(<s>, <s>) | <s> @@ <s>",
     "i": "<i> + <s> | <i> - <i> | <i> * <i> | <s> / <i> | <i> % <i> | - <i> | abs(<i>) | <i> & <i> | <i> @@ <s> | ~ <i>"
     " | <F>::integer | <x>::integer | <o>::integer | mod(<i>, <s>) | length(<x>) | char_length(<x>) | octet_length(<x>)"
-    " | octet_length(<y>) | length(<y>) | bit_length(<x>) | ascii(<x>) | strpos(<x>, <x>) | position(<x> in <x>)"
+    " | octet_length(<y>) | length(<y>) | bit_length(<x>) | ascii(<x>) | strpos(<x>, 'b') | position('a' in <x>)"
     " | <D> - <D> | cardinality(<I>) | array_length(<X>, 1) | <I>[<#>] | <I>[<i>] | '<'i>'::integer | <i> + '<'i>'"
     " | character_length(<x>) | 7 / coalesce(id, 0)",
     "b": "<b> + <W> | <W> - <b> | <b> * <W> | <b> / <W> | <b> % <W> | - <b> | abs(<b>) | <b> & <W> | <b> # <b> | ~ <b>"
@@ -57,8 +57,8 @@ _TEXTS: Final[Mapping[str, str]] = {
     " | substring(<x> for <#>) | left(<x>, <#>) | right(<x>, <#>) | left(<x>, <i>) | right(<x>, <i>) | lpad(<x>, 7, <x>)"
     " | lpad(<x>, <#>) | rpad(<x>, 7, <x>) | rpad(<x>, <#>) | trim(<x>) | btrim(<x>) | ltrim(<x>) | rtrim(<x>)"
     " | trim(both 'xa' from <x>) | trim(leading 'a' from <x>) | btrim(<x>, 'ab ') | rtrim(<x>, 'é b') | ltrim(<x>, '')"
-    " | replace(<x>, <x>, <x>) | replace(<x>, 'b', <x>) | translate(<x>, 'abc', <x>) | reverse(<x>) | repeat(<x>, <#>)"
-    " | md5(<x>) | md5(<y>) | split_part(<x>, <x>, <#>) | split_part(<x>, 'b', -1) | <P>::text | <x>::text"
+    " | replace(<x>, 'a', <x>) | replace(<x>, 'b', <x>) | translate(<x>, 'abc', <x>) | reverse(<x>) | repeat(<x>, <#>)"
+    " | md5(<x>) | md5(<y>) | split_part(<x>, 'a', <#>) | split_part(<x>, 'b', -1) | <P>::text | <x>::text"
     " | substring(<x>, '<'i>') | substring(<x>, 'a') | <j> ->> 'k' | <j> ->> 'n' | <j> -> 'o' ->> 'p' | <j> ->> 0"
     " | <j> -> 'l' ->> 1 | <j> -> 1 ->> 'k' | <j> -> 'k' ->> 'k' | <j> ->> 'a b' | <X>[<#>] | <X>[<i>] | left('<'x>', <#>)"
     " | substring(<x>, '<'i>', '<'i>') | translate(<x>, 'ab', <x>) | initcap(<x>) | <n>::text | <j> ->> -1",

@@ -43,6 +43,12 @@ def reader(shop: Service) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         connection.close()
 
 
+def enlarge(service: Service) -> None:
+    """Make the tables so large that their indexes are built beside writers, and wait for older transactions."""
+    for name in ("n1", "n2"):
+        service.run(f"INSERT INTO {name} SELECT g, NULL FROM generate_series(1000, 900000) g")
+
+
 def returned(call: "Future[dict[str, Any]]") -> dict[str, Any]:
     """Return the answer of a call that came while a transaction is open."""
     return call.result(timeout=RETURNS)
@@ -62,6 +68,7 @@ def relation(service: Service, name: str) -> str:
 def test_f3_background_creates_return_and_name_the_session_that_holds_their_index(
     shop: Service, reader: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
+    enlarge(shop)
     returned(shop.later(JOINED, background_ddl="true"))
     whose = f"session {reader.info.backend_pid} of login {reader.info.user}"
 
@@ -121,6 +128,7 @@ def test_f3_a_name_that_a_reader_still_holds_can_be_used_again(
 def test_f3_a_drop_ends_the_build_of_an_index_that_nobody_needs_any_more(
     shop: Service, reader: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
+    enlarge(shop)
     returned(shop.later(JOINED, background_ddl="true"))
     building = "select 1 from pg_stat_progress_create_index where phase like 'waiting%'"
     until(lambda: shop.stored(building), what="an index is being built")

@@ -53,6 +53,8 @@ class SharedCosts:
     """The dearest views from when the shared bucket is empty until it is half full: everybody waits for them most."""
     callers: dict[JobId, str] = field(default_factory=dict[JobId, str])
     """Who created each view."""
+    stuck: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
+    """What is left to the callers of views that could not be interrupted. It outlasts the generation."""
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0
@@ -61,6 +63,16 @@ class SharedCosts:
     def took(self, job: JobId, milliseconds: int) -> None:
         """Record what the changes of a job took in this epoch."""
         self._epoch[job] += milliseconds
+
+    def budget(self, job: JobId) -> CostBudget:
+        """Return the bucket with which a scan of a job begins."""
+        return self.stuck.get(self.callers.get(job, ""), CostBudget(self.together.limit))
+
+    def hung(self, job: JobId, now: float) -> None:
+        """Record that the changes of a job could not be interrupted. Its caller has spent all, for this generation and
+        the next ones: another view that cannot be either holds up everybody for less.
+        """
+        self.stuck[self.callers.get(job, "")] = CostBudget(self.together.limit, self.together.limit, now)
 
     def settle(self, waited: float, now: float) -> None:
         """End an epoch, in which everybody waited for so many seconds for the scans."""

@@ -22,6 +22,7 @@ from service.protocol.delta import DeltaPlace
 from service.protocol.delta_source import delta_columns, source_place
 from service.protocol.relation import Relation
 from workers.connectors.delta_files import Files, delta_table, in_a_line
+from workers.connectors.places import check_place
 from workers.connectors.port import RefusedTableError, TableShape
 
 log = structlog.get_logger(__name__)
@@ -59,6 +60,7 @@ class Commit:
 def describe(options: Mapping[str, str]) -> TableShape:
     """Return what a table is now. Raises RefusedTableError with the reason if it cannot be read in place."""
     place = source_place(options)
+    check_place(place)
     try:
         with in_a_line():
             table = delta_table(place)
@@ -78,7 +80,9 @@ def _rows(table: DeltaTable) -> int:
 
 
 def commit_of(files: Files, version: int) -> Commit:
-    """Return what a version has changed. Raises RefusedTableError if it is no longer in the log."""
+    """Return what a version has changed. Raises RefusedTableError if it is no longer in the log, and OSError if there
+    is no log.
+    """
     changes: list[DataFile] = []
     added: list[DataFile] = []
     removed: list[DataFile] = []
@@ -106,8 +110,8 @@ def _actions(files: Files, version: int) -> list[dict[str, Any]]:
     try:
         text = files.read(_name(version)).decode()
     except FileNotFoundError:
-        raise RefusedTableError(
-            f"version {version} is no longer in the log of the Delta table: its changes cannot be read"
+        raise lacking(
+            files, f"version {version} is no longer in the log of the Delta table: its changes cannot be read"
         ) from None
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
@@ -199,9 +203,16 @@ class Watch:
 
 
 def opened(place: DeltaPlace, version: int) -> DeltaTable:
-    """Return the table in a version. Raises RefusedTableError if its log no longer has it."""
+    """Return the table in a version. Raises RefusedTableError if its log no longer has it, and OSError if the whole
+    table is away.
+    """
     try:
         with in_a_line():
             return delta_table(place, version)
     except DeltaError as error:
-        raise RefusedTableError(f"version {version} of {place.location} cannot be read: {error}") from error
+        raise lacking(Files.of(place), f"version {version} of {place.location} cannot be read: {error}") from error
+
+
+def lacking(files: Files, message: str) -> Exception:
+    """Return the error of a table in which something is missing. If all of it is, its storage may come back."""
+    return RefusedTableError(message) if files.names("_delta_log") else OSError("its Delta table is away")

@@ -28,8 +28,8 @@ from service.protocol.relation import TRAVEL_PREFIX, Relation
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize, Span
 from workers.connectors.delta_files import Files
-from workers.connectors.delta_log import Commit, DataFile, commit_of, opened
-from workers.connectors.port import RefusedRowError, RefusedTableError
+from workers.connectors.delta_log import Commit, DataFile, commit_of, lacking, opened
+from workers.connectors.port import RefusedRowError
 from workers.state_store.port import CLOSE, LIVE, OPERATION, ArrowPage
 from workers.state_store.wire import read_schema
 
@@ -182,8 +182,8 @@ def _read(
                         at += batch.num_rows
                 begins += count
     except FileNotFoundError:
-        raise RefusedTableError(
-            f"file {one.path} of the Delta table is gone: VACUUM has removed a version that was still to be read"
+        raise lacking(
+            files, f"file {one.path} of the Delta table is gone: VACUUM has removed a version that was still to be read"
         ) from None
 
 

@@ -31,6 +31,7 @@ from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation, RelationKind
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
+from workers.connectors.places import check_place
 from workers.connectors.port import GONE, MovedError
 from workers.state_store.port import CLOSE, OPERATION
 
@@ -45,6 +46,7 @@ _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 def claim(options: Mapping[str, str], relation: Relation) -> None:
     """Create the table, or check that the one that is there can be used. Raises ValueError with the reason."""
     read = _options(options, relation)
+    check_place(read)
     try:
         with in_a_line():
             _try_out(read)

@@ -64,7 +64,10 @@ class EngineTurns:
             self.computing = True
             limit = epoch.stores.stage_timeout_ms
             before = jobs_begun(self.spark) if name is Engine.SPARK else 0
-            with bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None):
+            with (
+                epoch.stores.noting_stuck(scan.job, epoch.clock),
+                bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None),
+            ):
                 outcomes = engine.run(task)
             # A job of another graph that ran meanwhile is counted for both.
             jobs = jobs_begun(self.spark) - before if name is Engine.SPARK else 1
@@ -91,6 +94,6 @@ class EngineTurns:
     def _allowed(self, epoch: RunningEpoch, engine: Engine, scan: HistoryScan) -> float | None:
         """Return how long the changes of this epoch may take. History is bound by its slice."""
         epoch.stores.check_cost(scan.job)
-        self.cost = self.cost or epoch.stores.budget()
+        self.cost = self.cost or epoch.stores.costs.budget(scan.job)
         allowed = self.cost.allowed(epoch.clock())
         return allowed if allowed is None or engine is Engine.STORE else max(allowed, SPARK_SECONDS_MIN)

@@ -157,7 +157,7 @@ class Operator:
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch: the history that may be read now, and the changes of what was read before."""
-        self.cost = self.cost or epoch.stores.budget()
+        self.cost = self.cost or epoch.stores.costs.budget(self.job)
         began, task = epoch.clock(), self._task(epoch)
         finished = {fragment: scan.state.finished for fragment, scan in self.scans.items()}
         reads = [actor.permits != 0 for scan in task.scans.values() for actor in scan.actors]
@@ -207,7 +207,8 @@ class Operator:
                 # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
-                outcome = engine.run(task)
+                with epoch.stores.noting_stuck(self.job, epoch.clock):
+                    outcome = engine.run(task)
                 self._charge(epoch, epoch.clock() - began)
                 return outcome
         except Exception as error:

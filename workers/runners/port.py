@@ -42,16 +42,23 @@ class Stores:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self.costs = SharedCosts(self.budget())
-
-    def budget(self) -> CostBudget:
-        """Return a bucket out of which nothing was spent."""
-        return CostBudget(self.stage_timeout_ms / 1000)
+        self.costs = SharedCosts(CostBudget(self.stage_timeout_ms / 1000))
 
     def took(self, job: JobId, seconds: float) -> None:
         """Record what the changes of a job took in this epoch. Scans that run beside each other call it."""
         with self._lock:
             self.costs.took(job, round(seconds * 1000))
+
+    @contextmanager
+    def noting_stuck(self, job: JobId, clock: Callable[[], float]) -> Generator[None]:
+        """Record it if the changes of a job, which the block computes, cannot be interrupted."""
+        try:
+            yield
+        except TooSlowError as error:
+            if error.stuck:
+                with self._lock:
+                    self.costs.hung(job, clock())
+            raise
 
     def check_cost(self, job: JobId) -> None:
         """Raise TooSlowError if a job's changes take the most of what all take together, and that is too much."""

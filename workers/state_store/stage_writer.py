@@ -117,7 +117,7 @@ class StageWriter:
         try:
             yield
         except NoAnswerError as error:
-            raise TooSlowError(self.limit_ms) from error
+            raise TooSlowError(self.limit_ms, stuck=True) from error
         except psycopg.errors.QueryCanceled as error:
             if "statement timeout" not in str(error):
                 raise

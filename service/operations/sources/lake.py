@@ -11,6 +11,7 @@ from service.operations.asking import ask
 from service.operations.jobs import lifecycle
 from service.operations.leaving import Gone
 from service.operations.naming import table_there
+from service.operations.sources.places import check_place
 from service.operations.sources.secrets import check_secrets
 from service.operations.world import World
 from service.ports.audit import Asker
@@ -56,6 +57,7 @@ async def _planned(world: World, statement: CreateLakeTable, text: str, session:
     target = statement.target
     connector = checked_in_place(target.options, target.secrets)
     await check_secrets(world, target)
+    check_place(world, connector)
     found = await ask(world, DescribeTable(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
     assert isinstance(found, TableDescribed), found
     key = [part.name for part in statement.key]

@@ -11,6 +11,7 @@ from service.domain.own_graph import check_own_graph
 from service.domain.roles import Role
 from service.domain.strategy import chosen
 from service.operations.asking import ask
+from service.operations.sources.places import check_fed_by_others, check_place
 from service.operations.sources.secrets import check_secrets
 from service.operations.statements.call import Call
 from service.operations.world import Context, World
@@ -39,6 +40,9 @@ async def sent(call: Call, new: NewJob, target: Target) -> NewJob:
     connector = checked_sink(target.options, target.secrets, relation.delivered, key)
     await check_secrets(call.world, target)
     if SINKS[connector.name].commits:
+        check_place(call.world, connector)
+        async with call.world.stores.begin() as tx:
+            await check_fed_by_others(tx, connector, new.upstreams)
         check_own_graph(COMMITS, chosen(call.session))
         # Ids of relations repeat in other installations, which may write to the same table.
         options = {**connector.options, APP: f"tidefill-{secrets.token_hex(8)}"}

@@ -17,9 +17,11 @@ _CLOCK: Final = names(Kind.CLOCK)
 _RANDOM: Final = names(Kind.RANDOM)
 _SEVERAL_ROWS: Final = names(Kind.ROWS)
 _DAY: Final = re.compile(r"\b(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-_SETS: Final = frozenset({"ltrim", "rtrim", "btrim", "translate"})
-"""Functions that look for each character of the first argument in the second one."""
-_SET_MAX: Final = 1_000
+_SOUGHT: Final = frozenset(
+    {"ltrim", "rtrim", "btrim", "translate", "strpos", "split_part", "replace", "string_to_array"}
+)
+"""Functions that look for the second argument, or its characters, everywhere in the first one."""
+_SOUGHT_MAX: Final = 1_000
 _TEXTS: Final = frozenset({exp.DType.TEXT, exp.DType.VARCHAR, exp.DType.CHAR})
 _NODES: Final = (
     exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.And, exp.Or, exp.Not, exp.EQ,
@@ -51,8 +53,10 @@ def check(tree: Tree, node: exp.Expr) -> None:
             _check_call(tree, node)
         case exp.Literal() | exp.RawString() | exp.ByteString() | exp.Column():
             check_steady(tree, node)
-        case exp.Trim(expression=exp.Expr() as characters):
-            _check_set(tree, characters, "trim")
+        case exp.Trim(expression=exp.Expr() as sought):
+            _check_sought(tree, sought, "trim")
+        case exp.StrPosition():
+            _check_sought(tree, node.args["substr"], "position")
         case exp.DataType() if node.this is not exp.DType.ARRAY:
             _check_type(tree, node)
         case exp.Order() if node.args.get("siblings"):
@@ -102,17 +106,17 @@ def _check_call(tree: Tree, node: exp.Anonymous) -> None:
         _refuse(tree, node, message)
     if name not in CALLABLE:
         _refuse(tree, node, f"function {name} is not supported in a view: docs/sql.md lists the functions")
-    if name in _SETS and len(node.expressions) > 1:
-        _check_set(tree, node.expressions[1], name)
+    if name in _SOUGHT and len(node.expressions) > 1:
+        _check_sought(tree, node.expressions[1], name)
 
 
-def _check_set(tree: Tree, characters: exp.Expr, name: str) -> None:
-    """Refuse characters whose number is unknown. Over two long texts Postgres and Spark compute for days, and neither
+def _check_sought(tree: Tree, sought: exp.Expr, name: str) -> None:
+    """Refuse what may be long. Over two long texts Postgres and Spark compute for days, and neither
     can be interrupted meanwhile.
     """
-    literal = characters.this if isinstance(characters, exp.Cast) else characters
-    if not isinstance(literal, exp.Literal) or len(literal.name) > _SET_MAX:
-        _refuse(tree, characters, f"{name} takes a literal of at most {_SET_MAX} characters in a view")
+    literal = sought.this if isinstance(sought, exp.Cast) else sought
+    if not isinstance(literal, exp.Literal) or len(literal.name) > _SOUGHT_MAX:
+        _refuse(tree, sought, f"{name} looks for a literal of at most {_SOUGHT_MAX} characters in a view")
 
 
 def _clock_instead(name: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import psycopg
 import pytest
 from psycopg import errors
+from psycopg.pq import TransactionStatus
 
 from service.domain.backoff import SetAside
 from service.domain.job import Job, JobState
@@ -15,6 +16,7 @@ from service.operations.jobs import queue
 from service.operations.upkeep.lookup_indexes import Builds, reconcile, watch
 from service.ports.records import Cleanup, NewDml, NewJob
 from service.protocol.ids import RelationId
+from service.serving import lookups
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
 from tests.support.both_stores import BothStores
@@ -112,6 +114,25 @@ async def reader(here: Here) -> AsyncGenerator[Connection]:
     await connection.close()
 
 
+async def test_i13_an_index_of_a_small_table_waits_for_no_reader(here: Here, reader: Connection) -> None:
+    """A function of Postgres that cannot be interrupted keeps the transaction of its reader open for days."""
+    creating = asyncio.create_task(here.run(JOINED.format("b2"), background_ddl="true"))
+
+    async def returned() -> bool:
+        return creating.done()
+
+    await here.until(returned)
+    await here.until(lambda: here.started("b2"))
+    assert reader.info.transaction_status is TransactionStatus.INTRANS
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all tables taken for large ones."""
+    monkeypatch.setattr(lookups, "PLAIN_BYTES", -1)
+
+
+@pytest.mark.usefixtures("large")
 async def test_f3_a_background_create_returns_while_a_readers_transaction_holds_its_index(
     here: Here, reader: Connection
 ) -> None:
@@ -135,6 +156,7 @@ async def test_f3_a_background_create_returns_while_a_readers_transaction_holds_
     await here.until(lambda: here.started("b2"))
 
 
+@pytest.mark.usefixtures("large")
 async def test_f3_builds_that_a_reader_holds_leave_their_places_and_keep_what_they_did(
     here: Here, reader: Connection
 ) -> None:
@@ -164,6 +186,7 @@ async def test_f3_builds_that_a_reader_holds_leave_their_places_and_keep_what_th
     await here.until(queued)
 
 
+@pytest.mark.usefixtures("large")
 async def test_f3_a_build_that_nobody_needs_any_more_ends_at_once(here: Here, reader: Connection) -> None:
     """I9: so it does not keep the table of a DROP TABLE."""
     creating = asyncio.create_task(here.run(JOINED.format("b2"), background_ddl="true"))

@@ -1,0 +1,51 @@
+"""Decide where the tables of a lake may lie, and that none feeds itself. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from posixpath import normpath
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.protocol.delta import location_of
+
+SETTING: Final = "TIDEFILL_LAKE_ROOTS"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRoots:
+    """The folders and the places in object stores under which tables may lie. None: anywhere that workers permit."""
+
+    roots: tuple[str, ...] | None = None
+
+    def check(self, location: str) -> None:
+        """Raise Invalid if a table may not lie there."""
+        if self.roots is None or any(_is_under(location, normal(root)) for root in self.roots):
+            return
+        permitted = ", ".join(self.roots) or "none"
+        raise Invalid(f"location {location} is not under one of the permitted places ({SETTING}): {permitted}")
+
+
+ANYWHERE: Final = LakeRoots()
+
+
+def located(options: Mapping[str, str]) -> str:
+    """Return where the options of a connector say that its table lies, in one form for each place."""
+    return normal(location_of(options))
+
+
+def normal(location: str) -> str:
+    """Return a location without dots and doubled slashes."""
+    scheme, found, path = location.partition("://")
+    return f"{scheme}://{normpath(path)}" if found else normpath(location)
+
+
+def check_no_loop(location: str, read: Collection[str]) -> None:
+    """Raise Invalid if a target is among the places from which its rows come, directly or through other targets."""
+    if location in read:
+        raise Invalid(
+            f"its rows come from the table at {location}, directly or through others: it would feed itself without end"
+        )
+
+
+def _is_under(location: str, root: str) -> bool:
+    return location == root or location.startswith(f"{root.rstrip('/')}/")

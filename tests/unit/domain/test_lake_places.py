@@ -1,0 +1,35 @@
+"""Where tables of a lake may lie."""
+
+import pytest
+
+from service.domain.errors import Invalid
+from service.domain.lake_places import ANYWHERE, LakeRoots, check_no_loop, located
+
+
+@pytest.mark.parametrize(
+    ("roots", "location", "permitted"),
+    [
+        (("/lake",), "/lake/orders", True),
+        (("/lake/",), "/lake", True),
+        (("/lake",), "/lakes/orders", False),
+        (("/lake",), "/lake/../etc", False),
+        (("s3://bucket/a",), "s3://bucket/a/orders", True),
+        (("s3://bucket/a",), "s3://bucket/ab", False),
+        (("/lake", "s3://bucket"), "/other", False),
+        ((), "/lake", False),
+    ],
+)
+def test_i13_a_location_is_under_a_permitted_place(roots: tuple[str, ...], location: str, *, permitted: bool) -> None:
+    ANYWHERE.check(located({"location": location}))
+    if permitted:
+        LakeRoots(roots).check(located({"location": location}))
+        return
+    with pytest.raises(Invalid, match="not under one of the permitted places"):
+        LakeRoots(roots).check(located({"location": location}))
+
+
+def test_i13_a_table_does_not_feed_itself() -> None:
+    check_no_loop("/lake/a", {"/lake/b"})
+    with pytest.raises(Invalid, match="feed itself"):
+        check_no_loop("/lake/a", {"/lake/b", "/lake/a"})
+    assert located({"location": "file:///lake//b/../a/"}) == located({"location": "/lake/a"}) == "/lake/a"

@@ -1,0 +1,29 @@
+"""Refuse folders of this machine in which nobody keeps a lake."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from service.protocol.delta import DeltaPlace
+
+_SYSTEM: Final = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
+_MEMORY: Final = "/dev/shm"  # noqa: S108 - a table in memory is nobody else's
+_MARKS: Final = ("PG_VERSION", "postgres/cluster/PG_VERSION")
+"""The folder of a Postgres server has the first one, and the data folder of a service with a Postgres of its own the
+second one.
+"""
+
+
+def check_place(place: DeltaPlace) -> None:
+    """Raise ValueError if a table lies in a folder of the system, or of a Postgres server.
+
+    A file there can keep a server from starting. Links are followed: `/proc/1/cwd` leads anywhere.
+    """
+    if place.store is not None:
+        return
+    real = os.path.realpath(place.location)
+    folders = [Path(real), *Path(real).parents]
+    if any(str(one) in _SYSTEM for one in folders) and Path(_MEMORY) not in folders:
+        raise ValueError(f"location {place.location} is in a folder of the system")
+    if any((one / mark).exists() for one in folders for mark in _MARKS):
+        raise ValueError(f"location {place.location} is in the folder of a Postgres server")
