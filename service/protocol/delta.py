@@ -32,6 +32,7 @@ _KNOWN: Final = PLACE | {
 IN_A_LAKE: Final = PLACE | {"commit_interval", "partition_by"}
 """The options of a view whose rows lie in a Delta table."""
 _KINDS: Final = ("append-only", "upsert")
+COMMIT_SECONDS_MAX: Final = 86_400
 _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _INTERVAL: Final = re.compile(r"(?P<number>\d{1,9}(\.\d{1,3})?) ?(?P<unit>[a-z]*)")
 _OBJECT: Final = re.compile(r"s3a?://(?P<path>[a-z0-9][a-z0-9.-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9._=-]+)+)/?")
@@ -218,4 +219,7 @@ def _seconds(text: str) -> float:
     found = _INTERVAL.fullmatch(text.strip().lower())
     if found is None or found["unit"] not in _SECONDS:
         raise ValueError(f"commit_interval \"{text}\" is not a time such as '10 s'")
-    return float(found["number"]) * _SECONDS[found["unit"]]
+    seconds = float(found["number"]) * _SECONDS[found["unit"]]
+    if seconds > COMMIT_SECONDS_MAX:
+        raise ValueError("commit_interval is at most one day")
+    return seconds

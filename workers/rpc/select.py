@@ -1,6 +1,7 @@
 """Compute a query in Spark, whose rows a user waits for."""
 
-from typing import Any
+import threading
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
@@ -13,13 +14,16 @@ from workers.spark.bounded import bounded_jobs
 from workers.state_store.port import TooSlowError, VersionedStore
 from workers.state_store.wire import ticked
 
+_TURN: Final = threading.Lock()
+"""One query at a time, with half of the slots: others are left for the epochs, whatever a user asks."""
+
 
 def select(spark: SparkSession, store: VersionedStore, request: Select, *, parallelism: int) -> Selected:
     """Return the rows. Raises ValueError for too many rows or bytes, and for a timeout, and Spark's errors."""
     blocks = blocks_of(request.relation.vnode_count, parallelism)
     try:
-        with bounded_jobs(spark, request.timeout_ms, request.timeout_ms / 1000):
-            frame = staged(spark, store, request, blocks=blocks)
+        with _TURN, bounded_jobs(spark, request.timeout_ms, request.timeout_ms / 1000):
+            frame = staged(spark, store, request, blocks=blocks, tasks=max(parallelism // 2, 1))
             texts = [text_of(one.name, one.type).alias(one.name) for one in request.relation.visible]
             found = frame.select(*texts).limit(request.rows_max + (not request.any_rows)).collect()
     except TooSlowError:

@@ -36,14 +36,23 @@ PARTITIONS = "32"
 
 
 def staged(
-    spark: SparkSession, store: VersionedStore, request: Verify | Select, *, blocks: tuple[Runs, ...]
+    spark: SparkSession,
+    store: VersionedStore,
+    request: Verify | Select,
+    *,
+    blocks: tuple[Runs, ...],
+    tasks: int | None = None,
 ) -> DataFrame:
-    """Return the rows that the view should hold, those of the vnodes of `blocks` alone."""
+    """Return the rows that the view should hold, those of the vnodes of `blocks` alone.
+
+    So many `tasks` read each relation; None is as many as Spark has slots.
+    """
     session = spark.newSession()
+    tasks = session.sparkContext.defaultParallelism if tasks is None else tasks
     session.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
     made: dict[RelationId, DataFrame] = {}
     for one in request.stages:
-        frame = _Evaluation(session, store, request, one, made).frame()
+        frame = _Evaluation(session, store, request, one, made, tasks).frame()
         made[one.target.id] = made[one.target.id].unionAll(frame) if one.target.id in made else frame
     columns = [ticked(VNODE), *(ticked(column.name) for column in request.relation.columns)]
     wanted = [vnode for runs in blocks for vnode in vnodes_of(runs)]
@@ -74,8 +83,9 @@ class _Evaluation:
         request: Verify | Select,
         one: VerifyStage,
         made: "dict[RelationId, DataFrame]",
+        tasks: int,
     ) -> None:
-        self.session, self.store, self.request, self.made = session, store, request, made
+        self.session, self.store, self.request, self.made, self.tasks = session, store, request, made, tasks
         self.positions = one.positions
         self.bound = BoundStage(one.stage, one.target, {relation.id: relation for relation in one.relations})
 
@@ -126,5 +136,5 @@ class _Evaluation:
         return self._blocks(relation).frame(self.session)
 
     def _blocks(self, relation: Relation) -> Whole:
-        blocks = blocks_of(relation.vnode_count, self.session.sparkContext.defaultParallelism)
+        blocks = blocks_of(relation.vnode_count, self.tasks)
         return Whole(self.store, relation, self.request.at(relation.id), blocks)
