@@ -58,6 +58,7 @@ from service.operations.world import (
     World,
     load_turns,
 )
+from service.pages import app as pages
 from service.parsing.pool import ParserProcesses
 from service.pools import Pools, open_pools
 from service.ports.launcher import Profiles
@@ -353,10 +354,12 @@ def _uvicorn(
         streams_max=settings.streams_max,
     )
 
+    app = create_app(
+        wired.world, settings=api, ready=ready, reserved=wired.reserved, bearers=bearers, traces=wired.world.traces
+    )
+    pages.install(app, api, base=settings.root_path)
     return uvicorn.Config(
-        create_app(
-            wired.world, settings=api, ready=ready, reserved=wired.reserved, bearers=bearers, traces=wired.world.traces
-        ),
+        app,
         host=settings.host,
         port=settings.port,
         log_config=None,

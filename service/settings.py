@@ -45,6 +45,8 @@ class Settings(BaseSettings):
     """The role of each value of the claim, as JSON (`{"sre": "operator"}`). Required with TIDEFILL_OIDC_ISSUER."""
     allowed_origins: list[str] = []
     """Origins whose web pages may call the service, as JSON (`["https://grafana.example"]`)."""
+    root_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
+    """The path below which a proxy serves the service, such as `/tidefill`. The proxy may pass it on or take it off."""
     source_hosts: list[str] | None = None
     """The permitted hosts of sources and health probes, as JSON: names (`*.db.example`), addresses and networks
     (`["10.0.0.0/8"]`). Unset permits all except link-local, metadata and multicast addresses (`docs/access.md`).

@@ -1,6 +1,6 @@
 """Store logical views: relations without a job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, insert, select, update
@@ -58,6 +58,16 @@ class LogicalViews(OnConnection):
         """Return the views that read a relation directly."""
         readers = select(view_reference.c.reader).where(view_reference.c.relation == relation)
         return await self._read(relations.c.id.in_(readers))
+
+    async def references(self) -> Mapping[RelationId, Sequence[RelationId]]:
+        """Return, for every relation whose statement names logical views or sources, and for every logical view, the
+        relations that it names.
+        """
+        found: dict[RelationId, list[RelationId]] = {}
+        rows = await self._connection.execute(select(view_reference.c.reader, view_reference.c.relation))
+        for reader, relation in rows.tuples():
+            found.setdefault(RelationId(reader), []).append(RelationId(relation))
+        return found
 
     async def _read(self, *conditions: ColumnElement[bool]) -> list[LogicalView]:
         found = select(relations.c.id, relations.c.name, relations.c.definition, relations.c.shown, COLUMNS).where(

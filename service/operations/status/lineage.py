@@ -1,0 +1,78 @@
+"""Read which relations there are, sources, logical views and indexes included, and which of them reads which."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from service.domain.job import JobState
+from service.operations.world import Context
+from service.ports.indexes import NamedIndex
+from service.ports.records import CatalogEntry, LogicalView
+from service.ports.source_records import Source
+from service.protocol.ids import JobId, RelationId
+from service.protocol.relation import RelationKind
+
+Edge = tuple[RelationId, RelationId]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An object of the catalog. No job creates a source, a logical view or an index: `job` and `state` are None then.
+    `readable` is true once it is created.
+    """
+
+    id: RelationId
+    name: str
+    kind: RelationKind
+    job: JobId | None
+    state: JobState | None
+    readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The objects, oldest first, and the pairs (object that is read, object that reads it)."""
+
+    members: tuple[Member, ...]
+    edges: tuple[Edge, ...]
+
+
+async def lineage(world: Context) -> Lineage:
+    """Return every object of the catalog and what it reads, in one transaction and five queries."""
+    async with world.stores.begin() as tx:
+        entries, views, sources = await tx.catalog.all(), await tx.views.all(), await tx.sources.all()
+        indexes, references = await tx.indexes.all(), await tx.views.references()
+    return lineage_of(entries, views, sources, indexes, references)
+
+
+def lineage_of(
+    entries: Sequence[CatalogEntry],
+    views: Sequence[LogicalView],
+    sources: Sequence[Source],
+    indexes: Sequence[NamedIndex],
+    references: Mapping[RelationId, Sequence[RelationId]],
+) -> Lineage:
+    """Return the lineage of these objects. Edges to objects that are not among them are left out."""
+    members = (
+        *(Member(e.relation.id, e.relation.name, e.relation.kind, e.job, e.state, e.shown) for e in entries),
+        *(Member(one.id, one.name, RelationKind.VIEW, None, None, one.shown) for one in views),
+        *(Member(RelationId(one.id), one.name, RelationKind.SOURCE, None, None, one.shown) for one in sources),
+        *(Member(one.relation.id, one.relation.name, RelationKind.INDEX, None, None, one.shown) for one in indexes),
+    )
+    known = {one.id for one in members}
+    edges = dict.fromkeys(_edges(entries, indexes, references))
+    return Lineage(
+        tuple(sorted(members, key=lambda one: one.id)),
+        tuple((read, reader) for read, reader in edges if read in known and reader in known),
+    )
+
+
+def _edges(
+    entries: Sequence[CatalogEntry],
+    indexes: Sequence[NamedIndex],
+    references: Mapping[RelationId, Sequence[RelationId]],
+) -> Iterator[Edge]:
+    for entry in entries:
+        yield from ((read, entry.relation.id) for read in entry.upstreams)
+    for reader, read in references.items():
+        yield from ((one, reader) for one in read)
+    yield from ((one.on, one.relation.id) for one in indexes)

@@ -1,0 +1,39 @@
+"""The bar of a job or a scan: a number between 0 and 100 where it is known, and always a text."""
+
+from dataclasses import dataclass
+
+from service.domain.progress import Phase
+from service.operations.status.models import JobView
+from service.pages.words import number, span, speed
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The rows that were read, of how many. `percent` is None if the total is unknown."""
+
+    percent: float | None
+    text: str
+
+
+def bar(rows: int, total: int | None, percent: float | None) -> Bar:
+    """Return the bar of `rows` read rows."""
+    if total is None:
+        return Bar(None, f"{rows:,} rows of an unknown number")
+    known = min(rows / total * 100, 100.0) if percent is None and total else percent
+    return Bar(known, f"{known or 0:.1f} %: {rows:,} of {number(total)} rows")
+
+
+def job_bar(job: JobView) -> Bar | None:
+    """Return the bar of a job; None if it reads no history now."""
+    one = job.progress
+    if one.phase in {Phase.CREATED, Phase.STOPPED}:
+        return None
+    return bar(one.rows, one.total, one.percent)
+
+
+def moving(job: JobView) -> tuple[str, str]:
+    """Return the speed and the time left of a job, empty unless it reads history."""
+    one = job.progress
+    if one.phase is not Phase.BACKFILLING:
+        return "", ""
+    return speed(one.rows_per_second), span(one.eta_seconds)

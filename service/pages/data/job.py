@@ -1,0 +1,248 @@
+"""One job: its phases, its scans and stages, what limits them, and what may be done about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from service.domain.job import CREATING, JobState
+from service.operations.status import history, listing
+from service.operations.status.models import FragmentView, JobDetail, JobView, LimitChangeView
+from service.operations.world import World
+from service.pages.asking import Ask
+from service.pages.data.bars import Bar, bar, job_bar, moving
+from service.pages.data.heat import Strip, strip
+from service.pages.data.jobs import why_of
+from service.pages.data.steps import Steps, steps
+from service.pages.running import Verification
+from service.pages.words import ago, facts, instant, number, speed
+from service.ports.records import Event
+from service.protocol.plan import FragmentKind
+from service.protocol.relation import RelationKind
+
+EVENTS_READ: Final = 1_000
+"""How many of the newest events are looked through for those of the job."""
+EVENTS_SHOWN: Final = 30
+CHANGES_SHOWN: Final = 200
+VNODES_MAX: Final = 1_000
+SCANS_WITH_STRIP: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A scan or a stage. `strip` is None for one that is not among the first `SCANS_WITH_STRIP`."""
+
+    id: int
+    kind: str
+    reads: str
+    scan_type: str
+    bar: Bar
+    speed: str
+    limit: str
+    auto: str
+    state: str
+    actors: int
+    strip: Strip | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of the limit of one scan: a plot, and the newest ones as a table (time, before, after, reason)."""
+
+    reads: str
+    plot: Steps
+    rows: tuple[tuple[str, int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What may be done with the job in its present state, whoever asks."""
+
+    limit: bool
+    rescale: bool
+    cancel: bool
+    verify: bool
+    reload: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """A job. `facts` are pairs (name, text); `phases` are triples (phase, instant, how long ago)."""
+
+    job: JobView
+    bar: Bar | None
+    facts: tuple[tuple[str, str], ...]
+    phases: tuple[tuple[str, str, str], ...]
+    why: str
+    since: str
+    until: str
+    scans: tuple[Scan, ...]
+    order: tuple[tuple[str, str], ...]
+    engines: tuple[tuple[str, str, str], ...]
+    changes: tuple[Changes, ...]
+    events: tuple[tuple[str, str, str], ...]
+    controls: Controls
+    verification: Verification | None
+    moves: bool
+
+
+async def read(ask: Ask) -> JobPage:
+    """Read the job of the path, by id or by name. Raises NotFound."""
+    world = ask.world
+    wanted = await listing.job_called(world, ask.text("job"))
+    detail = await listing.job(world, wanted)
+    strips = await _strips(world, [one for one in detail.fragments if _is_scan(one)])
+    limits = (await listing.limit_history(world, wanted, limit=CHANGES_SHOWN, before=None)).items
+    newest = await history.newest_event(world)
+    recent = await history.events(world, after=max(newest - EVENTS_READ, 0), limit=EVENTS_READ, discreet=ask.admin)
+    running = ask.verifications.of(wanted)
+    return page(detail, strips, limits, events_of(detail.job, recent), running, ask.now)
+
+
+def page(
+    detail: JobDetail,
+    strips: Mapping[int, Strip],
+    limits: Sequence[LimitChangeView],
+    events: Sequence[Event],
+    verification: Verification | None,
+    now: datetime,
+) -> JobPage:
+    """Return what the page shows."""
+    job = detail.job
+    why, since = why_of(job)
+    until = None if job.waiting is None else job.waiting.until
+    rate, eta = moving(job)
+    return JobPage(
+        job=job,
+        bar=job_bar(job),
+        facts=(*(_facts(job)), *((("Rate", rate), ("Time left", eta)) if rate else ())),
+        phases=phases(job, now),
+        why=why,
+        since=ago(since, now),
+        until="" if until is None else instant(until),
+        scans=tuple(_scan(one, strips.get(one.id)) for one in detail.fragments),
+        order=detail.backfill_order,
+        engines=tuple(
+            (str(engine), number(work.rows), number(work.jobs)) for engine, work in detail.engines.items() if work.jobs
+        ),
+        changes=_changes(detail.fragments, limits),
+        events=tuple((instant(one.at), one.kind, facts(one.facts)) for one in reversed(events[-EVENTS_SHOWN:])),
+        controls=controls(job, detail.fragments),
+        verification=verification,
+        moves=job_bar(job) is not None or (verification is not None and verification.runs),
+    )
+
+
+def controls(job: JobView, fragments: Sequence[FragmentView]) -> Controls:
+    """Return what the state of a job allows. The operations decide again."""
+    alive = job.state in CREATING or job.state is JobState.CREATED
+    scans = any(_is_scan(one) for one in fragments)
+    return Controls(
+        limit=alive and scans,
+        rescale=alive and scans,
+        cancel=job.state in CREATING,
+        verify=job.state is JobState.CREATED and job.kind is not RelationKind.SINK,
+        reload=job.broken is not None and job.broken.state == "broken",
+    )
+
+
+def phases(job: JobView, now: datetime) -> tuple[tuple[str, str, str], ...]:
+    """Return the phases that a job has reached, each with its instant and how long ago that was."""
+    end = {JobState.CREATED: "created", JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}
+    known = (
+        ("asked for", job.initialized_at),
+        ("started", job.started_at),
+        (end.get(job.state, "ended"), job.finished_at),
+        (f"in the state {job.state} since", job.state_since),
+    )
+    return tuple((name, instant(at), ago(at, now)) for name, at in known if at is not None)
+
+
+def events_of(job: JobView, events: Sequence[Event]) -> list[Event]:
+    """Return the events that are about a job or its relation."""
+
+    def about(event: Event) -> bool:
+        given = event.facts
+        return (
+            given.get("job") == job.id or job.id in _listed(given.get("jobs")) or given.get("relation") == job.relation
+        )
+
+    return [event for event in events if about(event)]
+
+
+def _listed(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+
+
+def _facts(job: JobView) -> tuple[tuple[str, str], ...]:
+    known = (
+        ("Kind", job.kind),
+        ("Phase", job.progress.phase),
+        ("Asked for by", job.created_by),
+        ("Parallelism", job.parallelism),
+        ("Parallelism of the backfill", job.backfill_parallelism),
+        ("Own graph", job.own_graph),
+        ("Resource group", job.resource_group),
+        ("Recoveries", f"{job.recoveries:,}"),
+        ("Failures", f"{job.failures:,}"),
+    )
+    return tuple((name, str(value)) for name, value in known if value is not None)
+
+
+def _is_scan(one: FragmentView) -> bool:
+    return one.kind not in {FragmentKind.DML, FragmentKind.OPERATOR}
+
+
+async def _strips(world: World, scans: Sequence[FragmentView]) -> Mapping[int, Strip]:
+    found: dict[int, Strip] = {}
+    for one in scans[:SCANS_WITH_STRIP]:
+        found[one.id] = strip((await listing.vnodes(world, one.id, after=0, limit=VNODES_MAX)).items)
+    return found
+
+
+def _scan(one: FragmentView, cells: Strip | None) -> Scan:
+    scans = _is_scan(one)
+    return Scan(
+        id=one.id,
+        kind=one.kind.replace("_", " ").lower(),
+        reads=one.upstream or "",
+        scan_type=(one.scan_type or "").replace("_", " ").lower(),
+        bar=Bar(100.0, "finished") if one.finished and not one.rows else bar(one.rows, one.total, None),
+        speed=speed(one.rows_per_second) if scans and not one.finished else "",
+        limit=_limit(one) if scans else "",
+        auto=_auto(one),
+        state=_state(one) if scans else "",
+        actors=len(one.actors),
+        strip=cells,
+    )
+
+
+def _limit(one: FragmentView) -> str:
+    limit = "none" if one.rate_limit is None else f"{one.rate_limit:,} rows/s and actor"
+    return f"{limit} (auto)" if one.auto is not None else limit
+
+
+def _auto(one: FragmentView) -> str:
+    if one.auto is None or one.auto.reason is None:
+        return ""
+    return f"{one.auto.phase}, {one.auto.move or 'no move'}: {one.auto.reason}"
+
+
+def _state(one: FragmentView) -> str:
+    if one.finished:
+        return "finished"
+    if one.waiting:
+        return "after " + (", ".join(one.waits_for) or "the next barrier")
+    return "paused" if one.rate_limit == 0 else "reading"
+
+
+def _changes(fragments: Sequence[FragmentView], limits: Sequence[LimitChangeView]) -> tuple[Changes, ...]:
+    """Return the changes by scan. `limits` are newest first."""
+    found: list[Changes] = []
+    for one in fragments:
+        own = [change for change in limits if change.fragment == one.id]
+        if own:
+            plot = steps([(change.at.timestamp(), float(change.after)) for change in reversed(own)])
+            rows = tuple((instant(each.at), each.before, each.after, each.reason) for each in own[:10])
+            found.append(Changes(one.upstream or str(one.id), plot, rows))
+    return tuple(found)

@@ -1,0 +1,116 @@
+"""A statement and its result. The statement runs as `POST /v1/sql` runs it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from service.domain.errors import Invalid, MetaError, NotFound
+from service.operations.statements import dispatch
+from service.operations.statements.outcome import Outcome
+from service.pages.asking import Ask
+from service.pages.data.plan import Plan, plan
+
+ROWS_MAX: Final = 1_000
+SESSION_FIRST: Final[Mapping[str, str]] = {"background_ddl": "true", "row_limit": str(ROWS_MAX)}
+"""A CREATE answers at once and its job goes on, because a browser does not wait for it."""
+SESSION_CHARACTERS_MAX: Final = 10_000
+_VALUE_MAX: Final = 2_000
+"""How many characters of a value are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error, with the line of the statement and a caret under the place if it is known."""
+
+    text: str
+    line: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlPage:
+    """The form with the statement and the session, and the result of the last statement."""
+
+    sql: str
+    session: Mapping[str, str]
+    tag: str = ""
+    columns: tuple[tuple[str, str], ...] = ()
+    rows: Sequence[Sequence[str | None]] = ()
+    notices: tuple[str, ...] = ()
+    truncated: bool = False
+    job: int | None = None
+    plan: Plan | None = None
+    fault: Fault | None = None
+    moves: bool = field(default=False, init=False)
+
+    @property
+    def session_text(self) -> str:
+        """The session for the next statement, as JSON."""
+        return json.dumps(dict(self.session))
+
+
+async def read(ask: Ask) -> SqlPage:
+    """Return the empty form, or one with the statement of the address, which is not run."""
+    return SqlPage(ask.text("sql"), SESSION_FIRST)
+
+
+async def run(ask: Ask, form: Mapping[str, str]) -> SqlPage:
+    """Run the statement of a form, with EXPLAIN if the form says so."""
+    typed, explains = form.get("sql", ""), bool(form.get("explain"))
+    session = session_of(form.get("session", ""))
+    sql = f"EXPLAIN {typed}" if explains and not typed.lstrip().lower().startswith("explain") else typed
+    try:
+        if not sql.strip():
+            raise Invalid("there is no statement")
+        outcome = await dispatch.run(ask.world, sql, session=session, asked_by=ask.caller)
+    except MetaError as error:
+        return SqlPage(typed, session, fault=fault_of(error, typed, len(sql) - len(typed)))
+    return shown(typed, outcome)
+
+
+def shown(sql: str, outcome: Outcome) -> SqlPage:
+    """Return the page with an outcome: at most `ROWS_MAX` rows."""
+    lines = [str(row[0]) for row in outcome.rows] if outcome.tag == "EXPLAIN" else []
+    return SqlPage(
+        sql,
+        dict(outcome.session) or SESSION_FIRST,
+        tag=outcome.tag,
+        columns=outcome.columns,
+        rows=[[_value(one) for one in row] for row in outcome.rows[:ROWS_MAX]],
+        notices=outcome.notices,
+        truncated=outcome.truncated or len(outcome.rows) > ROWS_MAX,
+        job=outcome.job,
+        plan=plan(lines),
+    )
+
+
+def session_of(text: str) -> dict[str, str]:
+    """Return the session that a form carries. One that is no map of texts is the first one."""
+    try:
+        found: Any = json.loads(text) if text and len(text) <= SESSION_CHARACTERS_MAX else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        return dict(SESSION_FIRST)
+    pairs: Mapping[Any, Any] = found
+    return {str(name): str(value) for name, value in pairs.items()}
+
+
+def fault_of(error: MetaError, sql: str, offset: int) -> Fault:
+    """Return an error as the page shows it. `offset` characters of the statement that ran are not in `sql`."""
+    position = error.position if isinstance(error, Invalid | NotFound) else None
+    if position is None:
+        return Fault(error.message)
+    at = min(max(position - 1 - offset, 0), len(sql))
+    start = sql.rfind("\n", 0, at) + 1
+    end = sql.find("\n", at)
+    line = sql[start : end if end >= 0 else len(sql)]
+    return Fault(error.message, line, "".join("\t" if char == "\t" else " " for char in line[: at - start]) + "^")
+
+
+def _value(value: object) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}…"

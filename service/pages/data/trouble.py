@@ -1,0 +1,85 @@
+"""What needs somebody: what is broken, stale, failed or held up, each with the way out. The worst comes first."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+
+from service.domain.job import JobState
+from service.domain.waiting import Reason
+from service.operations.sources.shown import SourceView
+from service.operations.status.models import JobView
+from service.pages.words import ago
+
+_WAYS: Final[Mapping[Reason, tuple[str, str]]] = MappingProxyType(
+    {
+        Reason.QUEUE: ("Parameters: max_concurrent_creating_streaming_jobs", "/parameters"),
+        Reason.RECOVERY: ("The events say what failed", "/events"),
+        Reason.WORKER: ("Workers", "/workers"),
+        Reason.LEADER: ("The events say who led last", "/events"),
+        Reason.BARRIER: ("Barriers", "/barriers"),
+        Reason.PAUSE: ("Resume all backfills", "#controls"),
+        Reason.SOURCE: ("Sources", "/sources"),
+    }
+)
+"""The way out of each reason: a text and an address. Other reasons are resolved on the page of the job."""
+_EXPECTED: Final = frozenset({Reason.START, Reason.FIRST_BARRIER, Reason.STOP})
+"""Every job waits for these, for a moment."""
+_RANKS: Final = MappingProxyType({"not ready": 0, "broken": 1, "failed": 2, "stale": 3, "waits": 4})
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that needs somebody. `word` is its kind; `about` its name, with an address; then the way out."""
+
+    word: str
+    about: str
+    address: str
+    text: str
+    since: str
+    way: str
+    way_address: str
+
+
+def troubles(
+    checks: Mapping[str, str], jobs: Sequence[JobView], sources: Sequence[SourceView], now: datetime
+) -> tuple[Trouble, ...]:
+    """Return all of them, by rank."""
+    found = [*_of_checks(checks), *_of_jobs(jobs, now), *_of_sources(sources, now)]
+    return tuple(sorted(found, key=lambda one: _RANKS[one.word]))
+
+
+def _of_checks(checks: Mapping[str, str]) -> Iterator[Trouble]:
+    ways = {"worker": ("Workers", "/workers"), "barriers": ("Barriers", "/barriers"), "graph": ("Events", "/events")}
+    for name, said in checks.items():
+        if said != "ok":
+            yield Trouble(
+                "not ready", name.replace("_", " "), "/events", said, "", *ways.get(name, ("Events", "/events"))
+            )
+
+
+def _of_jobs(jobs: Sequence[JobView], now: datetime) -> Iterator[Trouble]:
+    for job in jobs:
+        address = f"/jobs/{job.id}"
+        if job.broken is not None:
+            one = job.broken
+            way = {"broken": ("Reload the table", address), "failed": ("Read why, and drop it", address)}
+            chosen = way.get(one.state, ("What it reads has the fault", address))
+            yield Trouble(one.state, job.name, address, one.reason, ago(one.since, now), *chosen)
+        elif job.state is JobState.FAILED:
+            since = ago(job.finished_at, now)
+            yield Trouble("failed", job.name, address, job.error or "it failed", since, "Read why", address)
+        elif job.waiting is not None and job.waiting.reason not in _EXPECTED:
+            chosen = _WAYS.get(job.waiting.reason, ("The job's page", address))
+            yield Trouble("waits", job.name, address, job.waiting.text, ago(job.waiting.since, now), *chosen)
+
+
+def _of_sources(sources: Sequence[SourceView], now: datetime) -> Iterator[Trouble]:
+    for one in sources:
+        if one.waiting is not None:
+            since = ago(one.reported_at, now)
+            yield Trouble("stale", one.name, "/sources", one.waiting, since, "Sources", "/sources")
+        if one.retention is not None:
+            text = f"the log that its slot retains: {one.retention}"
+            yield Trouble("stale", one.name, "/sources", text, "", "Sources", "/sources")

@@ -1,0 +1,57 @@
+"""Write numbers, times and sizes as people read them. The words are those of the command line."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+UNKNOWN: Final = "unknown"
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+
+
+def span(seconds: float | None) -> str:
+    """Return a duration in seconds as `1:02:03` or `2:03`; a dash if it is not known."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def speed(rows_per_second: float) -> str:
+    """Return a rate as text."""
+    return f"{rows_per_second:,.0f} rows/s"
+
+
+def number(value: int | None) -> str:
+    """Return a whole number with separators, or `unknown`."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def size(count: int | None) -> str:
+    """Return a size in bytes with a unit, or `unknown`."""
+    if count is None:
+        return UNKNOWN
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:,.0f} {_UNITS[unit]}" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
+
+
+def millis(value: float | None) -> str:
+    """Return milliseconds as text; a dash if they are not known."""
+    return "-" if value is None else f"{value:,.0f} ms"
+
+
+def instant(at: datetime | None) -> str:
+    """Return an instant in UTC, to the second; a dash if there is none."""
+    return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """Return how long ago an instant was; empty if it is not known."""
+    return "" if at is None else span(max((now - at).total_seconds(), 0.0))
+
+
+def facts(given: Mapping[str, Any]) -> str:
+    """Return the facts of an event in one line."""
+    return " ".join(f"{name}={value}" for name, value in given.items() if value is not None)
