@@ -39,7 +39,8 @@ HEADERS: Final[Mapping[str, str]] = {
         " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # With `no-referrer` browsers send the forms of these pages with `Origin: null`, which says nothing.
+    "Referrer-Policy": "same-origin",
 }
 _STALE: Final = "this form is older than your session or the service; go back, reload the page and send it again"
 

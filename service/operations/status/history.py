@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from service.domain.errors import NotFound
+from service.domain.launching import Launch
 from service.operations.polling import until
 from service.operations.status.models import BarrierPage, BarrierView, CommandView, GraphDetail
 from service.operations.world import Arrival, Context, World
@@ -53,6 +54,12 @@ async def workers(world: World) -> Sequence[WorkerRecord]:
     """Return the registered workers."""
     async with world.stores.begin() as tx:
         return await tx.workers.all(now=world.clock.now(), lease=world.workers.lease)
+
+
+async def launches(world: Context) -> Sequence[Launch]:
+    """Return the launches of workers in a cluster, those of each graph oldest first."""
+    async with world.stores.begin() as tx:
+        return await tx.launches.all()
 
 
 async def events(world: Context, *, after: int, limit: int, discreet: bool) -> Sequence[Event]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from service.domain.errors import NotFound
 from service.domain.job import JobState
 from service.operations.world import Context
 from service.ports.indexes import NamedIndex
@@ -76,3 +77,31 @@ def _edges(
     for reader, read in references.items():
         yield from ((one, reader) for one in read)
     yield from ((one.on, one.relation.id) for one in indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """An index of a relation. `name` is None for one that only the stages of views need. `bytes` is None before it was
+    measured, and `error` is why the last attempt to build it failed.
+    """
+
+    name: str | None
+    columns: tuple[str, ...]
+    state: str
+    bytes: int | None
+    error: str | None
+
+
+async def indexes_of(world: Context, name: str) -> list[IndexView]:
+    """Return the indexes of a relation as the state store has them. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+        if entry is None:
+            raise NotFound(f'relation "{name}" does not exist', kind="relation")
+        stored = await tx.stored_indexes.stored(entry.relation.id)
+        names = {one.relation.id: one.relation.name for one in await tx.indexes.all()}
+    return [
+        IndexView(named, tuple(one.index.columns), one.state, one.bytes, one.error)
+        for one in stored
+        for named in ([names[each] for each in one.named if each in names] or [None])
+    ]

@@ -97,4 +97,4 @@ def _box(member: Member, job: JobView | None, reads: Sequence[str], x: int, y: i
 
 
 def _address(member: Member) -> str:
-    return "/sources" if member.kind is RelationKind.SOURCE else "/relations"
+    return "/sources" if member.kind is RelationKind.SOURCE else "/relations#others"

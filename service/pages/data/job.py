@@ -6,13 +6,14 @@ from datetime import datetime
 from typing import Final
 
 from service.domain.job import CREATING, JobState
-from service.operations.status import history, listing
+from service.operations.status import listing
 from service.operations.status.models import FragmentView, JobDetail, JobView, LimitChangeView
 from service.operations.world import World
 from service.pages.asking import Ask
 from service.pages.data.bars import Bar, bar, job_bar, moving
 from service.pages.data.heat import Strip, strip
 from service.pages.data.jobs import why_of
+from service.pages.data.recent import recent
 from service.pages.data.steps import Steps, steps
 from service.pages.running import Verification
 from service.pages.words import ago, facts, instant, number, speed
@@ -20,8 +21,6 @@ from service.ports.records import Event
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import RelationKind
 
-EVENTS_READ: Final = 1_000
-"""How many of the newest events are looked through for those of the job."""
 EVENTS_SHOWN: Final = 30
 CHANGES_SHOWN: Final = 200
 VNODES_MAX: Final = 1_000
@@ -93,10 +92,9 @@ async def read(ask: Ask) -> JobPage:
     detail = await listing.job(world, wanted)
     strips = await _strips(world, [one for one in detail.fragments if _is_scan(one)])
     limits = (await listing.limit_history(world, wanted, limit=CHANGES_SHOWN, before=None)).items
-    newest = await history.newest_event(world)
-    recent = await history.events(world, after=max(newest - EVENTS_READ, 0), limit=EVENTS_READ, discreet=ask.admin)
+    newest, _ = await recent(ask)
     running = ask.verifications.of(wanted)
-    return page(detail, strips, limits, events_of(detail.job, recent), running, ask.now)
+    return page(detail, strips, limits, events_of(detail.job, newest), running, ask.now)
 
 
 def page(
