@@ -13,7 +13,7 @@ SOURCES := service workers migrations tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-cdc demo-lake serve test check lint style types format bench soak cluster lock clean
+.PHONY: help venv demo demo-cdc demo-lake serve test check lint style types format bench soak cluster lock vendor clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ lock: ## Pin the packages anew
 	$(COMPILE) --extra service --extra workers --extra otel --extra embedded --extra dev pyproject.toml --output-file .requirements/all.txt
 	$(COMPILE) --constraint .requirements/all.txt --extra service --extra otel pyproject.toml --output-file .requirements/service.txt
 	$(COMPILE) --constraint .requirements/all.txt --extra workers pyproject.toml --output-file .requirements/workers.txt
+
+vendor: $(STAMP) ## Bring the scripts of others that pages load anew, with checked sums; needs npm
+	$(BIN)/python -m tests.support.vendor
 
 clean: ## Remove what was built; .tidefill with its database stays
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log

@@ -64,8 +64,8 @@ class LogicalViews(OnConnection):
         relations that it names.
         """
         found: dict[RelationId, list[RelationId]] = {}
-        rows = await self._connection.execute(select(view_reference.c.reader, view_reference.c.relation))
-        for reader, relation in rows.tuples():
+        named = select(view_reference.c.reader, view_reference.c.relation)
+        for reader, relation in (await self._connection.execute(named)).all():
             found.setdefault(RelationId(reader), []).append(RelationId(relation))
         return found
 

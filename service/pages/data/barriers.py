@@ -55,7 +55,10 @@ async def read(ask: Ask) -> Barriers:
         facts=(
             ("Graph", str(state.status)),
             ("Interval", f"{known.barrier_interval_ms:,} ms"),
-            ("Checkpoint", f"every {known.checkpoint_frequency} barriers"),
+            (
+                "Checkpoint",
+                "every barrier" if known.checkpoint_frequency == 1 else f"every {known.checkpoint_frequency} barriers",
+            ),
             ("In flight", str(sum(one.published_at is None and one.failure is None for one in found))),
             ("p50", millis(quantile(latencies, 0.5))),
             ("p99", millis(quantile(latencies, 0.99))),

@@ -134,10 +134,10 @@ def page(
 def controls(job: JobView, fragments: Sequence[FragmentView]) -> Controls:
     """Return what the state of a job allows. The operations decide again."""
     alive = job.state in CREATING or job.state is JobState.CREATED
-    scans = any(_is_scan(one) for one in fragments)
+    scans = [one for one in fragments if _is_scan(one)]
     return Controls(
-        limit=alive and scans,
-        rescale=alive and scans,
+        limit=alive and not all(one.finished for one in scans),
+        rescale=alive and bool(scans),
         cancel=job.state in CREATING,
         verify=job.state is JobState.CREATED and job.kind is not RelationKind.SINK,
         reload=job.broken is not None and job.broken.state == "broken",
@@ -151,7 +151,7 @@ def phases(job: JobView, now: datetime) -> tuple[tuple[str, str, str], ...]:
         ("asked for", job.initialized_at),
         ("started", job.started_at),
         (end.get(job.state, "ended"), job.finished_at),
-        (f"in the state {job.state} since", job.state_since),
+        (f"{job.state} since", job.state_since if job.state_since != job.finished_at else None),
     )
     return tuple((name, instant(at), ago(at, now)) for name, at in known if at is not None)
 

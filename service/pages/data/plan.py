@@ -50,12 +50,16 @@ def plan(lines: Sequence[str]) -> Plan | None:
             operator, engine = (_fact(stage["facts"], name) for name in ("operator", "engine"))
             notes[target] = f"{operator}, engine {engine}"
         elif inputs is not None and target is not None:
-            names = [part.split(" ")[0] for part in inputs["inputs"].split("; ")]
-            edges += [(name, target) for name in names]
+            edges += [(_input(part), target) for part in inputs["inputs"].split("; ")]
     nodes = list(dict.fromkeys([one for edge in edges for one in edge] + list(notes)))
     shape = layout(nodes, edges)
     boxes = tuple(PlanBox(at.key, _short(at.key), notes.get(at.key, "relation"), at.x, at.y) for at in shape.placed)
     return Plan(boxes, shape.paths, shape.width, shape.height)
+
+
+def _input(text: str) -> str:
+    """Return the relation of an input: its name is before its alias and a comma."""
+    return re.sub(r"(, driver)?(, about [\d,]+ rows?)?$", "", text).rpartition(" ")[0] or text
 
 
 def _fact(facts: str, name: str) -> str:

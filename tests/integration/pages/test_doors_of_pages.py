@@ -1,0 +1,225 @@
+"""Who gets in: sessions, CSRF tokens, origins and roles, as browsers use them."""
+
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from service.api.access import declared
+from service.api.settings import ApiSettings
+from service.domain.roles import Role
+from service.meta_store.stores import PostgresStores
+from service.operations import tokens
+from service.pages.acting import ACTIONS
+from service.pages.app import routers_of
+from service.pages.door import SECURE_COOKIE
+from service.pages.sessions import LIFETIME_SECONDS, Sessions
+from service.pages.table import PAGES
+from service.ports.audit import Asker
+from tests.support.http import OPEN, WORKER_TOKEN, StillClock, world_of
+from tests.support.meta_store import table_and_view
+from tests.support.pages import csrf_of, pages, send, text_of
+
+pytestmark = pytest.mark.postgres
+
+ROOT = "the root's own"
+CLOSED = ApiSettings(worker_token=SecretStr(WORKER_TOKEN), api_token=SecretStr(ROOT))
+
+
+@pytest.fixture
+async def closed(stores: PostgresStores) -> AsyncGenerator[httpx.AsyncClient]:
+    async with pages(stores, settings=CLOSED) as opened:
+        yield opened
+
+
+async def log_in(http: httpx.AsyncClient, token: str, after: str = "/") -> httpx.Response:
+    csrf = csrf_of(await http.get("/login"))
+    return await http.post("/login", data={"csrf": csrf, "token": token, "next": after})
+
+
+async def token_of(stores: PostgresStores, role: Role) -> str:
+    made = await tokens.create(world_of(stores), role, role, None, asked_by=Asker("test", Role.ADMIN))
+    return made.text
+
+
+@pytest.mark.parametrize("address", [page.path.replace("{job}", "1") for page in PAGES])
+async def test_without_a_session_every_page_leads_to_the_login(closed: httpx.AsyncClient, address: str) -> None:
+    answer = await closed.get(f"{address}?a=b")
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/login?next=%2F")
+    assert answer.headers["location"].endswith("%3Fa%3Db")
+
+
+async def test_a_fragment_without_a_session_leads_the_whole_page_to_the_login(closed: httpx.AsyncClient) -> None:
+    answer = await closed.get("/jobs", headers={"hx-request": "true"})
+    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/login")
+
+
+async def test_a_token_begins_a_session_and_its_page_goes_on(closed: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await table_and_view(stores)
+    answer = await log_in(closed, ROOT, "/jobs?state=all")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?state=all")
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("tidefill=")
+    for part in ("HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={LIFETIME_SECONDS}"):
+        assert part in cookie
+    page = await closed.get("/jobs?state=all")
+    assert "TIDEFILL_API_TOKEN (admin)" in text_of(page)
+    assert ROOT not in page.text
+    assert ROOT not in cookie
+    left = await send(closed, "/logout", "/jobs")
+    assert left.url.path == "/login"
+    assert (await closed.get("/jobs")).status_code == 303
+
+
+@pytest.mark.parametrize("token", ["", "wrong", WORKER_TOKEN, "tdf_1_" + "x" * 43, "ключ", "x" * 20_000])
+async def test_another_token_begins_none(closed: httpx.AsyncClient, token: str) -> None:
+    answer = await log_in(closed, token)
+    assert answer.status_code == 401
+    assert "this token is not valid" in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+async def test_a_login_leads_to_no_other_site(closed: httpx.AsyncClient) -> None:
+    assert (await log_in(closed, ROOT, "//evil.example/")).headers["location"] == "/"
+
+
+async def test_beyond_this_machine_the_cookie_is_for_https_only(closed: httpx.AsyncClient) -> None:
+    closed.base_url = "https://tidefill.example"
+    closed.headers["origin"] = "https://tidefill.example"
+    answer = await log_in(closed, ROOT)
+    assert answer.headers["set-cookie"].startswith(f"{SECURE_COOKIE}=")
+    assert "Secure" in answer.headers["set-cookie"]
+    closed.base_url = closed.headers["origin"] = "http://tidefill.example"
+    assert "use https" in (await log_in(closed, ROOT)).text
+
+
+async def test_a_revoked_token_ends_its_session(closed: httpx.AsyncClient, stores: PostgresStores) -> None:
+    made = await tokens.create(world_of(stores), "v", Role.VIEWER, None, asked_by=Asker("test", Role.ADMIN))
+    await log_in(closed, made.text)
+    assert (await closed.get("/jobs")).status_code == 200
+    world = closed._transport.app.state.world  # type: ignore[attr-defined]  # pyright: ignore
+    await tokens.revoke(world, made.made.id, asked_by=Asker("test", Role.ADMIN))
+    assert (await closed.get("/jobs")).status_code == 303
+
+
+async def test_a_viewer_sees_no_control_and_changes_nothing(closed: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await table_and_view(stores)
+    await log_in(closed, await token_of(stores, Role.VIEWER))
+    for page in PAGES:
+        address = page.path.replace("{job}", "2") + ("?name=m" if page.path == "/relation" else "")
+        found = await closed.get(address)
+        assert found.status_code == 200, found.text
+        forms = found.text.count('method="post"')
+        assert forms == (2 if page.path == "/sql" else 1), f"{address}: only the logout, and statements that read"
+    for action in ACTIONS:
+        answer = await send(closed, action.path.replace("{job}", "2"), "/jobs", sure="1", limit="5")
+        assert answer.status_code == 403, action.path
+        assert "this needs the role" in answer.text
+    refused = await send(closed, "/sql", "/sql", sql="DROP TABLE t", session="")
+    assert "this needs the role operator" in text_of(refused)
+    async with stores.begin() as tx:
+        assert len(await tx.catalog.all()) == 2
+
+
+async def test_an_operator_may_not_do_what_admins_do(closed: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await log_in(closed, await token_of(stores, Role.OPERATOR))
+    assert 'action="/parameters"' not in (await closed.get("/parameters")).text
+    for action in ACTIONS:
+        if action.role is Role.ADMIN:
+            assert (await send(closed, action.path, "/jobs", sure="1")).status_code == 403
+    assert "every backfill paused" in text_of(await send(closed, "/pause"))
+
+
+@pytest.mark.parametrize("csrf", ["", "x", None])
+async def test_a_form_without_its_token_does_nothing(
+    closed: httpx.AsyncClient, stores: PostgresStores, csrf: str | None
+) -> None:
+    await log_in(closed, ROOT)
+    answer = await closed.post("/pause", data={"other": "x"} if csrf is None else {"csrf": csrf})
+    assert answer.status_code == 403
+    async with stores.begin() as tx:
+        assert await tx.audit.newest(before=None, limit=1, discreet=True, actor=None, target=None) == []
+
+
+async def test_the_token_of_another_session_is_none(closed: httpx.AsyncClient) -> None:
+    await log_in(closed, ROOT)
+    csrf = csrf_of(await closed.get("/"))
+    await log_in(closed, ROOT)
+    assert (await closed.post("/pause", data={"csrf": csrf})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://localhost:1"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+async def test_a_form_of_another_origin_does_nothing(http: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    csrf = csrf_of(await http.get("/"))
+    assert (await http.post("/pause", data={"csrf": csrf}, headers=headers)).status_code == 403
+
+
+async def test_origins_that_may_call_the_api_may_send_no_forms(stores: PostgresStores) -> None:
+    allowing = ApiSettings(worker_token=SecretStr(WORKER_TOKEN), allowed_origins=("http://grafana.example",))
+    async with pages(stores, settings=allowing) as http:
+        csrf = csrf_of(await http.get("/"))
+        foreign = {"origin": "http://grafana.example"}
+        assert (await http.post("/pause", data={"csrf": csrf}, headers=foreign)).status_code == 403
+        assert (await http.get("/v1/jobs", headers=foreign)).status_code == 200
+
+
+async def test_a_body_that_is_no_form_is_refused(http: httpx.AsyncClient) -> None:
+    assert (await http.post("/pause", json={})).status_code == 415
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert (await http.post("/pause", content=b"a=%ff", headers=form)).status_code == 400
+    assert (await http.post("/pause", content=b"a=b&" * 300, headers=form)).status_code == 400
+    assert (await http.post("/pause", content=b"a=%00", headers=form)).status_code == 422
+    assert (await http.post("/pause", content=b"x" * (OPEN.body_size_max + 1), headers=form)).status_code == 413
+
+
+async def test_the_api_takes_no_cookie(closed: httpx.AsyncClient) -> None:
+    await log_in(closed, ROOT)
+    assert (await closed.get("/v1/jobs")).status_code == 401
+
+
+async def test_a_session_ends_after_its_time_and_old_ones_make_room() -> None:
+    clock = StillClock()
+    sessions = Sessions(clock.monotonic, size_max=2)
+    first, second, _ = (sessions.begin(SecretStr("t")) for _ in range(3))
+    assert sessions.called(first) is None
+    assert sessions.called(second) is not None
+    assert "secret" not in repr(sessions.called(sessions.begin(SecretStr("secret"))))
+    third = sessions.begin(SecretStr("t"))
+    clock.seconds += timedelta(hours=8).total_seconds()
+    assert sessions.called(third) is None
+
+
+async def test_every_link_is_below_the_root_path(stores: PostgresStores) -> None:
+    await table_and_view(stores)
+    async with pages(stores, base="/below/it") as http:
+        for prefix in ("/below/it", ""):
+            for page in PAGES:
+                address = page.path.replace("{job}", "2") + ("?name=m" if page.path == "/relation" else "")
+                found = await http.get(f"{prefix}{address}")
+                assert found.status_code == 200, found.text
+                for mark in ('href="/', 'src="/', 'action="/', 'hx-get="/', 'sse-connect="/'):
+                    assert found.text.count(mark) == found.text.count(f"{mark}below/it"), address
+        answer = await send(http, "/below/it/pause", "/below/it/")
+        assert answer.url.path == "/below/it/"
+        assert (await http.get("/below/it/v1/jobs")).status_code == 200
+
+
+def test_every_route_of_the_pages_declares_the_role_that_it_needs() -> None:
+    open_paths = {"/login", "/logout", "/static/{name:path}"}
+    for router in routers_of():
+        for route in router.routes:
+            needs = declared(route)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            assert needs is not None
+            assert (needs.role is None) == (route.path in open_paths)  # type: ignore[attr-defined]  # pyright: ignore

@@ -1,0 +1,219 @@
+"""What the pages show of a meta store in a known state, and what their forms do."""
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from service.domain.job import JobEvent, JobState
+from service.meta_store.stores import PostgresStores
+from service.pages.table import PAGES
+from service.protocol.ids import DATABASE_GRAPH
+from tests.support.http import Checks
+from tests.support.meta_store import NOW, add_created, add_creating, new_table, new_view, running, table_and_view
+from tests.support.pages import pages, send, text_of
+
+pytestmark = pytest.mark.postgres
+
+HOSTILE = "<script>alert(1)</script> \"'&{{7*7}} שלום\u202e"
+ADDRESSES = [page.path.replace("{job}", "m") + ("?name=t" if page.path == "/relation" else "") for page in PAGES]
+
+
+async def hostile(stores: PostgresStores, name: str = HOSTILE) -> None:
+    """A table and a failed view over it, all of whose texts are hostile."""
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table(name))
+        view = await add_creating(tx, new_view("m", table.relation))
+        await tx.jobs.move(view.id, JobEvent.FAILED, now=NOW, error=f"cannot: {name}")
+        await tx.events.append("job.failed", {"job": view.id, "error": name}, now=NOW)
+
+
+@pytest.mark.parametrize("address", [one for one in ADDRESSES if one not in {"/jobs/m", "/relation?name=t"}])
+async def test_a_page_of_nothing_says_so(http: httpx.AsyncClient, stores: PostgresStores, address: str) -> None:
+    await running(stores)
+    page = await http.get(address)
+    assert page.status_code == 200, page.text
+    assert "<h1>" in page.text
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+async def test_every_page_shows_a_table_and_a_view(
+    http: httpx.AsyncClient, stores: PostgresStores, address: str
+) -> None:
+    await table_and_view(stores)
+    await running(stores)
+    page = await http.get(address)
+    assert page.status_code == 200, page.text
+    assert " style=" not in page.text
+    assert "<script>" not in page.text
+    for name, value in (("x-content-type-options", "nosniff"), ("cache-control", "no-store")):
+        assert page.headers[name] == value
+    assert page.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+
+
+@pytest.mark.parametrize("address", [*[one for one in ADDRESSES if "=t" not in one], f"/relation?name={HOSTILE}"])
+async def test_texts_of_users_are_texts_on_every_page(
+    http: httpx.AsyncClient, stores: PostgresStores, address: str
+) -> None:
+    await hostile(stores)
+    page = await http.get(address)
+    assert "alert(1)</script>" not in page.text.replace("&lt;script&gt;alert(1)&lt;/script&gt;", "")
+
+
+async def test_a_name_of_ten_thousand_characters_is_shortened_in_the_picture_only(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    await hostile(stores, "long" * 2_500)
+    overview = await http.get("/")
+    assert '<text class="name" x="10" y="19">longlonglonglonglong…</text>' in overview.text
+    assert "long" * 2_500 in overview.text
+
+
+async def test_the_overview_shows_first_what_needs_somebody(stores: PostgresStores) -> None:
+    await hostile(stores, "t")
+    checks = Checks({"meta_store": "ok", "leader": "ok", "worker": "no worker is alive"}, leads=lambda: False)
+    async with pages(stores, checks=checks) as http:
+        text = text_of(await http.get("/"))
+    assert text.index("not ready worker no worker is alive") < text.index("failed m cannot: t")
+    assert "Leader another service" in text
+    assert text.index("failed m cannot: t") < text.index("The graph as a list")
+
+
+async def test_the_overview_draws_what_reads_what(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    page = await http.get("/")
+    assert f'href="/jobs/{view.id}"' in page.text
+    assert page.text.count('<path class="edge"') == 1
+    assert "m : materialized view, waits, 0.0 %: 0 of 0 rows reads t" in text_of(page)
+
+
+async def test_jobs_are_filtered_by_state(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await table_and_view(stores)
+    assert 'id="job-2"' in (await http.get("/jobs?state=unfinished")).text
+    created = await http.get("/jobs?state=Created")
+    assert 'id="job-1"' in created.text
+    assert 'id="job-2"' not in created.text
+    assert (await http.get("/jobs?state=nonsense")).status_code == 422
+    assert (await http.get("/jobs?after=x")).status_code == 422
+
+
+async def test_what_is_not_there_is_an_error_page(http: httpx.AsyncClient) -> None:
+    for address in ("/jobs/7", "/jobs/nothing", "/relation?name=nothing", "/jobs/99999999999999999999"):
+        page = await http.get(address)
+        assert page.status_code in {404, 422}
+        assert "<h1>" in page.text
+
+
+async def test_programs_get_the_text_of_the_api_at_the_root(http: httpx.AsyncClient) -> None:
+    found = await http.get("/", headers={"accept": "*/*"})
+    assert found.headers["content-type"].startswith("text/plain")
+    assert (await http.get("/v1/nothing")).headers["content-type"] == "application/problem+json"
+
+
+async def test_a_form_does_what_the_api_does(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    answer = await send(http, f"/jobs/{view.id}/throttle", f"/jobs/{view.id}", limit="500")
+    assert str(answer.url.path) == f"/jobs/{view.id}"
+    assert f"Done: job {view.id} limited to 500: queued as command 1" in text_of(answer)
+    async with stores.begin() as tx:
+        (command,) = await tx.commands.waiting(DATABASE_GRAPH)
+        (entry,) = await tx.audit.newest(before=None, limit=2, discreet=True, actor=None, target=None)
+    assert command.mutation is not None
+    assert command.mutation.type == "throttle"
+    assert (entry.route, entry.target, entry.statement) == (
+        "/jobs/{job}/throttle",
+        str(view.id),
+        '{"backfill_rate_limit":500}',
+    )
+
+
+async def test_a_refused_form_says_why_on_its_page(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    table, _ = await table_and_view(stores)
+    answer = await send(http, f"/jobs/{table.id}/pause", "/jobs")
+    assert "Refused: " in text_of(answer)
+    assert "a limit is a whole number" in text_of(await send(http, "/jobs/2/throttle", "/jobs", limit="fast"))
+    again = await http.get(answer.url.path)
+    assert "Refused" not in again.text
+
+
+async def test_all_that_match_are_paused_and_those_that_refuse_are_counted(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    await table_and_view(stores)
+    unsure = await send(http, "/jobs/act", "/jobs", state="present", what="pause")
+    assert "Refused: tick the box to pause every job that matches" in text_of(unsure)
+    done = await send(http, "/jobs/act", "/jobs", state="present", what="pause", sure="1")
+    assert "Done: pause: 1 jobs; 1 refused, the first because t:" in text_of(done)
+
+
+async def test_all_backfills_are_paused_by_a_barrier(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    assert "every backfill paused: queued as command 1" in text_of(await send(http, "/pause"))
+    async with stores.begin() as tx:
+        (command,) = await tx.commands.waiting(DATABASE_GRAPH)
+    assert command.mutation is not None
+    assert command.mutation.type == "pause"
+
+
+async def test_a_parameter_is_set_and_a_bad_value_is_refused(http: httpx.AsyncClient) -> None:
+    done = await send(http, "/parameters", "/parameters", name="barrier_interval_ms", value="500")
+    assert "Done: barrier_interval_ms was set" in text_of(done)
+    assert "barrier_interval_ms 500 1000 changed 50 to 3,600,000" in text_of(done)
+    refused = await send(http, "/parameters", "/parameters", name="barrier_interval_ms", value="7")
+    assert "Refused: " in text_of(refused)
+
+
+async def test_the_secret_of_a_parameter_is_not_shown(http: httpx.AsyncClient) -> None:
+    url = "http://user:told@localhost/health?key=told"
+    await send(http, "/parameters", "/parameters", name="backfill_auto_probe_http", value=url)
+    for address in ("/parameters", "/events", "/audit"):
+        assert "told" not in (await http.get(address)).text
+
+
+async def test_sql_shows_its_error_in_place(http: httpx.AsyncClient) -> None:
+    answer = await send(http, "/sql", "/sql", sql="CREATE NONSENSE x", session="")
+    assert answer.status_code == 200
+    assert 'role="alert"' in answer.text
+    assert ">CREATE NONSENSE x</textarea>" in answer.text
+    assert "there is no statement" in text_of(await send(http, "/sql", "/sql", sql=" "))
+
+
+async def test_sql_creates_in_the_background_and_leads_to_the_job(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    await table_and_view(stores)
+    session = text_of(await send(http, "/sql", "/sql", sql="SET streaming_parallelism = 3"))
+    assert "streaming_parallelism 3" in session
+    answer = await send(http, "/sql", "/sql", sql="SHOW TABLES")
+    assert "SHOW" in text_of(answer)
+
+
+async def test_a_thousand_jobs_cost_less_than_fifty_milliseconds_a_refresh(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        for number in range(999):
+            await add_creating(tx, new_view(f"view_{number}", table.relation, parallelism=1))
+    async with stores.begin() as tx:
+        assert len(await tx.jobs.where({JobState.CREATING})) == 999
+    took: dict[str, float] = {}
+    for address in ("/jobs", "/jobs", "/jobs?limit=1000", "/"):
+        began = time.process_time()
+        page = await http.get(address)
+        took[address] = time.process_time() - began
+        assert page.status_code == 200
+    assert 'href="/jobs?state=present&amp;after=200"' in (await http.get("/jobs")).text
+    print({address: f"{seconds * 1000:.0f} ms" for address, seconds in took.items()})
+    assert took["/jobs"] < 0.25, "five times what it takes on a machine that does nothing else"
+
+
+async def test_a_picture_of_three_hundred_relations(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    async with stores.begin() as tx:
+        last: Any = await add_created(tx, new_table("t"))
+        for number in range(299):
+            last = await add_created(tx, new_view(f"view_{number}", last.relation, parallelism=1))
+            if number % 10 == 9:
+                last = await add_created(tx, new_table(f"t_{number}")) if number < 290 else last
+    page = await http.get("/")
+    assert page.text.count('class="frame"') > 300
