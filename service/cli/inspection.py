@@ -143,6 +143,13 @@ def events(
                 output.say(f"{event['id']:>6} {event['at']} {event['kind']} {facts}")
 
 
+@commands.command("open")
+def open_pages(*, url: Url = DEFAULT_URL) -> None:
+    """Print the address of the pages, and open them in a browser if there is one."""
+    output.say(url)
+    typer.launch(url)
+
+
 def show_version(value: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
     """Print the version and end."""
     if value:

@@ -134,7 +134,7 @@ def perform(run: Callable[[Stage, Path], bool]) -> int:
 def keep_until_interrupted(stage: Stage, query: str) -> None:
     """Leave everything running until Ctrl-C, and print how to use it."""
     url = stage.service.http.base_url
-    stage.console.print(f"[bold]still running[/] at {url}: open {url}/docs, or in another terminal type")
+    stage.console.print(f"[bold]still running[/] at {url}: open it in a browser, or in another terminal type")
     stage.console.print(f"  {asking(str(url), query)}", highlight=False, markup=False, soft_wrap=True)
     stage.console.print("Ctrl-C ends it and removes everything.")
     try:

@@ -117,6 +117,8 @@ class Door:
 
     def _to_login(self, scope: Scope) -> Response:
         base = scope.get("state", {}).get("base", "")
+        if "text/event-stream" in Headers(scope=scope).get("accept", ""):
+            return Response(status_code=204)  # which tells a browser to end the stream, without a complaint
         if Headers(scope=scope).get("hx-request"):
             return Response(status_code=401, headers={"HX-Redirect": f"{base}/login"})
         wanted = scope["path"] if scope["method"] in BODILESS else "/"

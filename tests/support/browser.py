@@ -62,7 +62,7 @@ class Reader:
     def check(self) -> None:
         """Assert that no page has complained."""
         unexpected = [one for one in self.faults if not any(part in one for part in self.expected)]
-        assert unexpected == []
+        assert not unexpected, unexpected
 
     def violations(self) -> list[str]:
         """Return what axe finds on the page as it is."""

@@ -1,6 +1,7 @@
 """Bring the files of others that pages load: `make vendor` packs each package, checks its sum, and copies the files.
 
-`python -m tests.support.vendor` needs npm; `tests/unit/pages/test_vendored_files.py` compares what is in the repository.
+`python -m tests.support.vendor` needs npm; `tests/unit/pages/test_vendored_files.py` compares the files that are
+here.
 """
 
 import base64

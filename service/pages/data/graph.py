@@ -1,6 +1,6 @@
 """The graph of relations as boxes and paths. The same boxes are a nested list for those who do not see it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,8 +52,8 @@ class Graph:
     box_height: int = HEIGHT
 
 
-def graph(found: Lineage, jobs: Mapping[JobId, JobView]) -> Graph:
-    """Return the picture of a lineage, at most `DRAWN_MAX` relations of it."""
+def graph(found: Lineage, jobs: Mapping[JobId, JobView], stuck: Collection[JobId] = ()) -> Graph:
+    """Return the picture of a lineage, at most `DRAWN_MAX` relations of it. `stuck` are jobs whose graph fails."""
     drawn = [one for one in found.members if one.kind is not RelationKind.INTERNAL][:DRAWN_MAX]
     names = {one.id: one.name for one in found.members}
     reads: dict[RelationId, list[str]] = {}
@@ -61,7 +61,7 @@ def graph(found: Lineage, jobs: Mapping[JobId, JobView]) -> Graph:
         reads.setdefault(reader, []).append(names[read])
     shape = layout([one.id for one in drawn], found.edges)
     boxes = tuple(
-        _box(one, jobs.get(one.job) if one.job else None, reads.get(one.id, ()), at.x, at.y)
+        _box(one, jobs.get(one.job) if one.job else None, reads.get(one.id, ()), (at.x, at.y), stuck=one.job in stuck)
         for one, at in zip(drawn, shape.placed, strict=True)
     )
     return Graph(boxes, shape.paths, shape.width, shape.height, len(found.members) - len(drawn))
@@ -78,7 +78,7 @@ def word_of(member: Member, job: JobView | None) -> str:
     return {"Created": "current", "Creating": "backfilling"}.get(job.state, job.state.lower())
 
 
-def _box(member: Member, job: JobView | None, reads: Sequence[str], x: int, y: int) -> Box:
+def _box(member: Member, job: JobView | None, reads: Sequence[str], at: tuple[int, int], *, stuck: bool) -> Box:
     name = member.name
     own_graph = "own graph" if job is not None and job.own_graph is not None else ""
     return Box(
@@ -86,13 +86,13 @@ def _box(member: Member, job: JobView | None, reads: Sequence[str], x: int, y: i
         name=name,
         short=name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 1]}…",
         kind=member.kind,
-        word=word_of(member, job),
+        word="waits" if stuck else word_of(member, job),
         note=own_graph,
         bar=None if job is None else job_bar(job),
         address=f"/jobs/{job.id}" if job is not None else _address(member),
         reads=tuple(reads),
-        x=x,
-        y=y,
+        x=at[0],
+        y=at[1],
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from service.domain.job import CREATING, JobState
 from service.operations.status import listing
 from service.operations.status.models import FragmentView, JobDetail, JobView, LimitChangeView
+from service.operations.status.setbacks import setbacks
 from service.operations.world import World
 from service.pages.asking import Ask
 from service.pages.data.bars import Bar, bar, job_bar, moving
@@ -93,8 +94,9 @@ async def read(ask: Ask) -> JobPage:
     strips = await _strips(world, [one for one in detail.fragments if _is_scan(one)])
     limits = (await listing.limit_history(world, wanted, limit=CHANGES_SHOWN, before=None)).items
     newest, _ = await recent(ask)
+    stuck = (await setbacks(world, [detail.job])).get(wanted)
     running = ask.verifications.of(wanted)
-    return page(detail, strips, limits, events_of(detail.job, newest), running, ask.now)
+    return page(detail, strips, limits, events_of(detail.job, newest), running, ask.now, stuck)
 
 
 def page(
@@ -104,10 +106,11 @@ def page(
     events: Sequence[Event],
     verification: Verification | None,
     now: datetime,
+    stuck: str | None = None,
 ) -> JobPage:
     """Return what the page shows."""
     job = detail.job
-    why, since = why_of(job)
+    why, since = why_of(job, stuck)
     until = None if job.waiting is None else job.waiting.until
     rate, eta = moving(job)
     return JobPage(

@@ -10,6 +10,7 @@ from service.domain.errors import Invalid
 from service.domain.job import CREATING, JobState
 from service.operations.status import listing
 from service.operations.status.models import JobView
+from service.operations.status.setbacks import setbacks
 from service.pages.asking import Ask
 from service.pages.data.bars import Bar, job_bar, moving
 from service.pages.words import ago
@@ -62,14 +63,15 @@ async def read(ask: Ask) -> Jobs:
         raise Invalid(f'state: "{chosen[:30]}" is no state of a job', pointer="state")
     limit = max(1, min(ask.number("limit") or PAGE_SIZE, 1000))
     page = await listing.jobs(ask.world, FILTERS[chosen], after=ask.number("after") or 0, limit=limit)
-    rows = tuple(row(job, ask.now) for job in page.items)
+    stuck = await setbacks(ask.world, page.items)
+    rows = tuple(row(job, ask.now, stuck.get(job.id)) for job in page.items)
     return Jobs(rows, chosen, tuple(FILTERS), page.next, moves=any(one.bar is not None for one in rows))
 
 
-def row(job: JobView, now: datetime) -> Row:
-    """Return a job as a row."""
+def row(job: JobView, now: datetime, stuck: str | None = None) -> Row:
+    """Return a job as a row. `stuck` is why the graph of a created job fails again and again."""
     speed, eta = moving(job)
-    why, since = why_of(job)
+    why, since = why_of(job, stuck)
     return Row(
         id=job.id,
         name=job.name,
@@ -84,7 +86,7 @@ def row(job: JobView, now: datetime) -> Row:
     )
 
 
-def why_of(job: JobView) -> tuple[str, datetime | None]:
+def why_of(job: JobView, stuck: str | None = None) -> tuple[str, datetime | None]:
     """Return why a job makes no progress or its relation is not kept current, and since when. Empty if neither."""
     if job.error is not None:
         return job.error, job.finished_at or job.state_since
@@ -92,4 +94,4 @@ def why_of(job: JobView) -> tuple[str, datetime | None]:
         return f"{job.broken.state}: {job.broken.reason}", job.broken.since
     if job.waiting is not None:
         return job.waiting.text, job.waiting.since
-    return job.progress.waiting_for or "", None
+    return stuck or job.progress.waiting_for or "", None

@@ -8,6 +8,7 @@ from service.domain.job import JobState
 from service.operations.sources import shown
 from service.operations.status import history, lineage, listing
 from service.operations.status.models import BarrierView, GraphDetail, JobView
+from service.operations.status.setbacks import setbacks
 from service.operations.world import World
 from service.pages.asking import Ask
 from service.pages.data.bars import job_bar
@@ -20,6 +21,8 @@ from service.ports.records import WorkerRecord
 LOOKED_AT: Final = 100
 """How many barriers the latencies are taken of."""
 TROUBLES_SHOWN: Final = 30
+JOBS_MOVING_MAX: Final = 300
+"""With more jobs than these the page is read again less often: a thousand take 120 ms of processor."""
 _PAGE: Final = 1_000
 
 
@@ -41,7 +44,8 @@ async def read(ask: Ask) -> Overview:
     checks = await ask.checks()
     jobs = await all_jobs(world)
     sources = await shown.sources(world)
-    found = troubles(checks, jobs, sources, ask.now)
+    stuck = await setbacks(world, jobs)
+    found = troubles(checks, jobs, sources, stuck, ask.now)
     (state,) = await history.graphs(world)
     workers = [one for one in await history.workers(world) if one.alive]
     barriers = (await history.barriers(world, limit=LOOKED_AT, before=None, caller=ask.caller.actor)).items
@@ -51,8 +55,8 @@ async def read(ask: Ask) -> Overview:
         paused=state.paused,
         troubles=found[:TROUBLES_SHOWN],
         troubles_count=len(found),
-        graph=graph(await lineage.lineage(world), {job.id: job for job in jobs}),
-        moves=any(job_bar(job) is not None for job in jobs),
+        graph=graph(await lineage.lineage(world), {job.id: job for job in jobs}, stuck),
+        moves=len(jobs) <= JOBS_MOVING_MAX and any(job_bar(job) is not None for job in jobs),
     )
 
 

@@ -11,6 +11,7 @@ from service.domain.waiting import Reason
 from service.operations.sources.shown import SourceView
 from service.operations.status.models import JobView
 from service.pages.words import ago
+from service.protocol.ids import JobId
 
 _WAYS: Final[Mapping[Reason, tuple[str, str]]] = MappingProxyType(
     {
@@ -43,10 +44,14 @@ class Trouble:
 
 
 def troubles(
-    checks: Mapping[str, str], jobs: Sequence[JobView], sources: Sequence[SourceView], now: datetime
+    checks: Mapping[str, str],
+    jobs: Sequence[JobView],
+    sources: Sequence[SourceView],
+    stuck: Mapping[JobId, str],
+    now: datetime,
 ) -> tuple[Trouble, ...]:
     """Return all of them, by rank."""
-    found = [*_of_checks(checks), *_of_jobs(jobs, now), *_of_sources(sources, now)]
+    found = [*_of_checks(checks), *_of_jobs(jobs, stuck, now), *_of_sources(sources, now)]
     return tuple(sorted(found, key=lambda one: _RANKS[one.word]))
 
 
@@ -59,7 +64,7 @@ def _of_checks(checks: Mapping[str, str]) -> Iterator[Trouble]:
             )
 
 
-def _of_jobs(jobs: Sequence[JobView], now: datetime) -> Iterator[Trouble]:
+def _of_jobs(jobs: Sequence[JobView], stuck: Mapping[JobId, str], now: datetime) -> Iterator[Trouble]:
     for job in jobs:
         address = f"/jobs/{job.id}"
         if job.broken is not None:
@@ -70,6 +75,8 @@ def _of_jobs(jobs: Sequence[JobView], now: datetime) -> Iterator[Trouble]:
         elif job.state is JobState.FAILED:
             since = ago(job.finished_at, now)
             yield Trouble("failed", job.name, address, job.error or "it failed", since, "Read why", address)
+        elif job.id in stuck:
+            yield Trouble("waits", job.name, address, stuck[job.id], "", "The job's page", address)
         elif job.waiting is not None and job.waiting.reason not in _EXPECTED:
             chosen = _WAYS.get(job.waiting.reason, ("The job's page", address))
             yield Trouble("waits", job.name, address, job.waiting.text, ago(job.waiting.since, now), *chosen)
