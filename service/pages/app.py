@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.access import AskedBy, check, needs
-from service.api.calling import Here
+from service.api.calling import Here, gone_of
 from service.api.credentials import Credentials
 from service.api.crowd import Crowd
 from service.api.errors import INVALID, kind_of
@@ -140,7 +140,8 @@ def ask_of(request: Request, world: World, caller: AskedBy) -> Ask:
 
 
 async def _run_statement(request: Request, world: Here, asked_by: AskedBy) -> HTMLResponse:
-    found = await sql.run(ask_of(request, world, asked_by), request.state.form)
+    await request.body()
+    found = await sql.run(ask_of(request, world, asked_by), request.state.form, await gone_of(request))
     return render.page(request, "sql.html", found, title="SQL")
 
 

@@ -1,11 +1,13 @@
 """One job: its phases, its scans and stages, what limits them, and what may be done about it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from service.domain.errors import MetaError
 from service.domain.job import CREATING, JobState
+from service.operations.statements import dispatch
 from service.operations.status import listing
 from service.operations.status.models import FragmentView, JobDetail, JobView, LimitChangeView
 from service.operations.status.setbacks import setbacks
@@ -14,7 +16,9 @@ from service.pages.asking import Ask
 from service.pages.data.bars import Bar, bar, job_bar, moving
 from service.pages.data.heat import Strip, strip
 from service.pages.data.jobs import why_of
+from service.pages.data.plan import FREE, explained
 from service.pages.data.recent import recent
+from service.pages.data.sql import SqlPage, fault_of, shown
 from service.pages.data.steps import Steps, steps
 from service.pages.running import Verification
 from service.pages.words import ago, facts, instant, number, speed
@@ -84,6 +88,8 @@ class JobPage:
     controls: Controls
     verification: Verification | None
     moves: bool
+    plan: SqlPage | None = None
+    """The plan that the statement would get now, if it was asked for."""
 
 
 async def read(ask: Ask) -> JobPage:
@@ -96,7 +102,8 @@ async def read(ask: Ask) -> JobPage:
     newest, _ = await recent(ask)
     stuck = (await setbacks(world, [detail.job])).get(wanted)
     running = ask.verifications.of(wanted)
-    return page(detail, strips, limits, events_of(detail.job, newest), running, ask.now, stuck)
+    found = page(detail, strips, limits, events_of(detail.job, newest), running, ask.now, stuck)
+    return replace(found, plan=await _plan(ask, detail.job)) if ask.text("plan") else found
 
 
 def page(
@@ -192,6 +199,17 @@ def _facts(job: JobView) -> tuple[tuple[str, str], ...]:
 
 def _is_scan(one: FragmentView) -> bool:
     return one.kind not in {FragmentKind.DML, FragmentKind.OPERATOR}
+
+
+async def _plan(ask: Ask, job: JobView) -> SqlPage | None:
+    statement = explained(job.statement)
+    if statement is None:
+        return None
+    try:
+        outcome = await dispatch.run(ask.world, statement, session={}, asked_by=ask.caller)
+    except MetaError as error:
+        return SqlPage("", {}, fault=fault_of(error, "", 0))
+    return shown("", replace(outcome, rows=tuple((str(line).replace(FREE, job.name),) for (line,) in outcome.rows)))
 
 
 async def _strips(world: World, scans: Sequence[FragmentView]) -> Mapping[int, Strip]:

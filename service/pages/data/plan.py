@@ -8,8 +8,14 @@ from typing import Final
 from service.pages.data.graph import NAME_MAX
 from service.pages.layout import HEIGHT, WIDTH, layout
 
+FREE: Final = "__explained"
+"""The name under which a view that exists is explained."""
 _STAGE: Final = re.compile(r"StreamStage \{ (?P<facts>.*) \}$")
 _INPUTS: Final = re.compile(r"^[│ ]*(?:input|\w+ join): (?P<inputs>.*)$")
+_CREATE: Final = re.compile(
+    r"""^\s*create\s+materialized\s+view\s+(?:if\s+not\s+exists\s+)?(?:public\s*\.\s*)?(?:"(?:[^"]|"")+"|\w+)""",
+    re.IGNORECASE,
+)
 _ROOT: Final = re.compile(r"StreamMaterialize \{ name: (?P<name>.*?), columns: ")
 
 
@@ -34,6 +40,12 @@ class Plan:
     height: int
     box_width: int = WIDTH
     box_height: int = HEIGHT
+
+
+def explained(statement: str) -> str | None:
+    """Return the EXPLAIN of the statement that made a view, under a name that is free; None for other statements."""
+    renamed, found = _CREATE.subn(f'CREATE MATERIALIZED VIEW "{FREE}"', statement, count=1)
+    return f"EXPLAIN {renamed}" if found else None
 
 
 def plan(lines: Sequence[str]) -> Plan | None:

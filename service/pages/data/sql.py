@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from service.domain.errors import Invalid, MetaError, NotFound
+from service.operations.leaving import Gone
 from service.operations.statements import dispatch
 from service.operations.statements.outcome import Outcome
 from service.pages.asking import Ask
@@ -55,15 +56,15 @@ async def read(ask: Ask) -> SqlPage:
     return SqlPage(ask.text("sql"), SESSION_FIRST)
 
 
-async def run(ask: Ask, form: Mapping[str, str]) -> SqlPage:
-    """Run the statement of a form, with EXPLAIN if the form says so."""
+async def run(ask: Ask, form: Mapping[str, str], gone: Gone | None = None) -> SqlPage:
+    """Run the statement of a form, with EXPLAIN if the form says so. A query ends when its reader is `gone`."""
     typed, explains = form.get("sql", ""), bool(form.get("explain"))
     session = session_of(form.get("session", ""))
     sql = f"EXPLAIN {typed}" if explains and not typed.lstrip().lower().startswith("explain") else typed
     try:
         if not sql.strip():
             raise Invalid("there is no statement")
-        outcome = await dispatch.run(ask.world, sql, session=session, asked_by=ask.caller)
+        outcome = await dispatch.run(ask.world, sql, session=session, asked_by=ask.caller, gone=gone)
     except MetaError as error:
         return SqlPage(typed, session, fault=fault_of(error, typed, len(sql) - len(typed)))
     return shown(typed, outcome)

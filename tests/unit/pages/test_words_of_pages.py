@@ -12,7 +12,7 @@ from service.pages.acting import limit_of
 from service.pages.data.bars import bar
 from service.pages.data.heat import PER_ROW, strip
 from service.pages.data.overview import quantile
-from service.pages.data.plan import plan
+from service.pages.data.plan import explained, plan
 from service.pages.data.sql import ROWS_MAX, SESSION_FIRST, fault_of, session_of, shown
 from service.pages.data.steps import HEIGHT, WIDTH, steps
 from service.pages.logins import inside
@@ -85,6 +85,21 @@ def test_a_plan_is_drawn_from_its_lines() -> None:
     assert len(found.paths) == 4
     assert plan(["Seq Scan on t"]) is None
     assert plan([]) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["m", '"my ""view"" AS x"', "public.m", 'IF NOT EXISTS public . "m"'],
+    ids=["plain", "quoted", "schema", "if"],
+)
+def test_a_view_that_exists_is_explained_under_a_free_name(name: str) -> None:
+    found = explained(f"CREATE materialized\n VIEW {name} AS SELECT 1 AS a FROM t")
+    assert found == 'EXPLAIN CREATE MATERIALIZED VIEW "__explained" AS SELECT 1 AS a FROM t'
+
+
+def test_nothing_else_is_explained() -> None:
+    assert explained("CREATE TABLE t (id int primary key)") is None
+    assert explained("CREATE SINK k FROM m WITH (connector = 'blackhole')") is None
 
 
 def test_an_error_marks_its_place_also_behind_explain() -> None:
