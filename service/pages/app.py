@@ -98,7 +98,8 @@ class Switch:
     def _owns(self, scope: Scope, path: str) -> bool:
         if path == "/":
             # Programs get the text that names the routes of the API.
-            return "text/html" in Headers(scope=scope).get("accept", "")
+            headers = Headers(scope=scope)
+            return "text/html" in headers.get("accept", "") or "hx-request" in headers
         return any(pattern.match(path) for pattern in self.patterns)
 
 

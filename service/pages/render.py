@@ -28,7 +28,7 @@ TYPES: Final = MappingProxyType(
     }
 )
 """The files that pages load, with their media types."""
-POLL_SECONDS: Final = 2
+POLL_SECONDS: Final = 3
 """How often a page on which something moves is read again. Checkpoints are a second apart and no events."""
 IDLE_SECONDS: Final = 15
 """How often another page is read again, for what no event tells."""

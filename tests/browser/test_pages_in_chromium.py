@@ -171,6 +171,21 @@ def test_the_keyboard_reaches_the_content_and_every_page_works_without_scripts(
         context.close()
 
 
+@pytest.mark.parametrize(
+    "address", [one for one in ADDRESSES if one not in {"/sql", "/parameters", "/relation?name=t"}]
+)
+def test_a_page_reads_itself_again_and_stays_the_same(chromium: "Browser", database_url: str, address: str) -> None:
+    with pages_server(database_url, small) as url, reading(chromium, url) as reader:
+        reader.page.clock.install()
+        page = reader.go(address)
+        before = page.locator("h1").inner_text()
+        page.evaluate("document.getElementById('live').dataset.first = 'yes'")
+        page.clock.run_for(20_000)
+        page.locator("#live:not([data-first])").wait_for()
+        assert page.locator("h1").inner_text() == before
+        assert page.locator("h1").count() == 1
+
+
 def test_a_field_in_which_someone_types_is_not_replaced(chromium: "Browser", database_url: str) -> None:
     with pages_server(database_url, small) as url, reading(chromium, url) as reader:
         reader.page.clock.install()

@@ -13,7 +13,8 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden || typing(event.target)) event.preventDefault();
 });
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (typing(event.detail.target)) event.detail.shouldSwap = false;
+  const read = event.detail.xhr.responseText.includes('id="live"');
+  if (typing(event.detail.target) || !read) event.detail.shouldSwap = false;
   kept.open = [...document.querySelectorAll("#live details[open][id]")].map((one) => one.id);
   kept.scrolled = [...document.querySelectorAll("#live [data-keep][id]")].map((one) => [one.id, one.scrollLeft, one.scrollTop]);
 });

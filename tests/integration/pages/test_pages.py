@@ -108,6 +108,8 @@ async def test_what_is_not_there_is_an_error_page(http: httpx.AsyncClient) -> No
 async def test_programs_get_the_text_of_the_api_at_the_root(http: httpx.AsyncClient) -> None:
     found = await http.get("/", headers={"accept": "*/*"})
     assert found.headers["content-type"].startswith("text/plain")
+    read_again = await http.get("/", headers={"accept": "*/*", "hx-request": "true"})
+    assert 'id="live"' in read_again.text
     assert (await http.get("/v1/nothing")).headers["content-type"] == "application/problem+json"
 
 
