@@ -23,7 +23,9 @@ _PLAIN: Final = "the browser keeps no session of this address, because it is nei
 
 @router.get("/login", dependencies=needs(None))
 async def show_login(request: Request, next_: Annotated[str, Query(alias="next")] = "/") -> Response:
-    """Show the form that takes a token."""
+    """Show the form that takes a token. Who needs none, or has logged in, goes on."""
+    if request.state.caller is not None:
+        return RedirectResponse(f"{request.state.base}{inside(next_)}", 303)
     return render.page(request, "login.html", {"next": inside(next_), "fault": None}, title="Log in")
 
 

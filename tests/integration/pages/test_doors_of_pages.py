@@ -36,7 +36,7 @@ async def closed(stores: PostgresStores) -> AsyncGenerator[httpx.AsyncClient]:
 
 
 async def log_in(http: httpx.AsyncClient, token: str, after: str = "/") -> httpx.Response:
-    csrf = csrf_of(await http.get("/login"))
+    csrf = csrf_of(await http.get("/login", follow_redirects=True))
     return await http.post("/login", data={"csrf": csrf, "token": token, "next": after})
 
 
@@ -81,6 +81,11 @@ async def test_another_token_begins_none(closed: httpx.AsyncClient, token: str) 
     assert answer.status_code == 401
     assert "this token is not valid" in answer.text
     assert "set-cookie" not in answer.headers
+
+
+async def test_who_needs_no_login_goes_on(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/login?next=/jobs")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")
 
 
 async def test_a_login_leads_to_no_other_site(closed: httpx.AsyncClient) -> None:
