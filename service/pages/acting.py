@@ -16,7 +16,7 @@ from service.api.calling import Call
 from service.api.routes import graphs, mutations, parameters
 from service.api.routes import jobs as jobs_api
 from service.domain.errors import Invalid, MetaError, Unavailable
-from service.domain.job import JobState
+from service.domain.job import CREATING, JobState
 from service.domain.roles import Role
 from service.operations.commands import mutations as commands
 from service.operations.jobs import lifecycle
@@ -177,13 +177,18 @@ async def _give_up(act: Act) -> str:
 async def _act_on_all(act: Act) -> str:
     """Do one thing with every job of a filter. A job that refuses does not keep the others from it."""
     what = act.form.get("what", "")
-    if what not in _ON_EACH:
+    if what not in {*_ON_EACH, "cancel"}:
         raise Invalid("choose what to do", pointer="what")
     _sure(act, f"{what} every job that matches")
     if what == "throttle":
         limit_of(act.form.get("limit", ""))
+    found = await _matching(act.world, act.form.get("state", ""))
+    if what == "cancel":
+        creating = [job.id for job in found if job.state in CREATING]
+        cancelled = await lifecycle.cancel(act.world, creating, asked_by=act.caller)
+        return f"cancel: {len(cancelled)} jobs, of {len(found)} that match"
     done, refused = 0, list[str]()
-    for job in await _matching(act.world, act.form.get("state", "")):
+    for job in found:
         try:
             await _ON_EACH[what](act, job)
         except MetaError as error:
@@ -212,11 +217,6 @@ async def _matching(world: World, chosen: str) -> list[JobView]:
 _OVER: Final = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.DROPPING, JobState.DROPPED})
 
 
-async def _cancel_one(act: Act, job: JobView) -> None:
-    if not await lifecycle.cancel(act.world, [job.id], asked_by=act.caller):
-        raise Invalid(f"it is {job.state} and cannot be cancelled")
-
-
 async def _throttle_one(act: Act, job: JobView) -> None:
     body = limit_of(act.form.get("limit", ""))
     altered = jobs_api.Altered.model_validate({"backfill_rate_limit": body.backfill_rate_limit})
@@ -235,7 +235,6 @@ _ON_EACH: Final[Mapping[str, Callable[[Act, JobView], Awaitable[None]]]] = {
     "pause": _pause_one,
     "resume": _resume_one,
     "throttle": _throttle_one,
-    "cancel": _cancel_one,
 }
 
 

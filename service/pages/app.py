@@ -106,7 +106,7 @@ class Switch:
 def _shows(page: Page):  # noqa: ANN202 - FastAPI reads the annotations of the inner function
     async def show(request: Request, world: Here, asked_by: AskedBy) -> HTMLResponse:
         ask = ask_of(request, world, asked_by)
-        return render.page(request, page.template, await page.read(ask), title=page.menu)
+        return await render.aside(request, page.template, await page.read(ask), title=page.menu)
 
     return show
 
@@ -143,7 +143,7 @@ def ask_of(request: Request, world: World, caller: AskedBy) -> Ask:
 async def _run_statement(request: Request, world: Here, asked_by: AskedBy) -> HTMLResponse:
     await request.body()
     found = await sql.run(ask_of(request, world, asked_by), request.state.form, await gone_of(request))
-    return render.page(request, "sql.html", found, title="SQL")
+    return await render.aside(request, "sql.html", found, title="SQL")
 
 
 async def _static(name: str) -> Response:

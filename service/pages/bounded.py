@@ -1,6 +1,7 @@
 """Keep values of browsers in the memory of the process: at most so many, the oldest is forgotten first."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -26,6 +27,10 @@ class Bounded(Generic[T]):
         self._kept[key] = value
         while len(self._kept) > self.size_max:
             self._kept.popitem(last=False)
+
+    def items(self) -> Sequence[tuple[str, T]]:
+        """Return what is kept, oldest first."""
+        return tuple(self._kept.items())
 
     def forget(self, key: str) -> None:
         """Forget a value, if it is kept."""

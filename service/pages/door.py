@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.access import is_open
 from service.api.credentials import BODILESS, Credentials
 from service.api.errors import kind_of
+from service.api.json_body import SMALL
 from service.api.middleware import BODY_SECONDS
 from service.api.origins import is_loopback
 from service.domain.errors import MetaError
@@ -33,6 +34,7 @@ SECURE_COOKIE: Final = "__Host-tidefill"
 """Browsers keep a cookie of such a name only from https, for this host and all its paths."""
 PLAIN_COOKIE: Final = "tidefill"
 FIELDS_MAX: Final = 200
+LOGIN_BYTES_MAX: Final = 16 << 10
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -90,7 +92,7 @@ class Door:
         state = scope.setdefault("state", {})
         state.update(caller=visit.caller, csrf=visit.csrf, session=visit.session, form={})
         if scope["method"] not in BODILESS:
-            form = await self._form(scope, receive)
+            form = await self._form(scope, receive, self._size_max(scope, visit))
             if isinstance(form, Response):
                 await form(scope, receive, send)
                 return
@@ -126,16 +128,22 @@ class Door:
         after = quote(f"{wanted}?{query}" if query else wanted, safe="")
         return RedirectResponse(f"{base}/login?next={after}", 303)
 
-    async def _form(self, scope: Scope, receive: Receive) -> dict[str, str] | Response:
+    def _size_max(self, scope: Scope, visit: Visit) -> int:
+        """Return how many bytes a form may have. Those whom nobody knows send a token and nothing else."""
+        if visit.caller is None:
+            return LOGIN_BYTES_MAX
+        return self.size_max if scope["path"] == "/sql" else min(self.size_max, SMALL)
+
+    async def _form(self, scope: Scope, receive: Receive, size_max: int) -> dict[str, str] | Response:
         """Return the fields of a form, or the refusal of a body that is none."""
         media = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/x-www-form-urlencoded":
             return PlainTextResponse("pages take forms; programs use /v1", 415)
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await _body(receive, self.size_max)
+                body = await _body(receive, size_max)
             if body is None:
-                return PlainTextResponse(f"a form has at most {self.size_max} bytes", 413, {"Connection": "close"})
+                return PlainTextResponse(f"this form has at most {size_max} bytes", 413, {"Connection": "close"})
             text = body.decode()
             fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict"))
         except TimeoutError:

@@ -18,6 +18,9 @@ SESSION_FIRST: Final[Mapping[str, str]] = {"background_ddl": "true", "row_limit"
 SESSION_CHARACTERS_MAX: Final = 10_000
 _VALUE_MAX: Final = 2_000
 """How many characters of a value are shown."""
+_CELLS_MAX: Final = 50_000
+_CHARACTERS_MAX: Final = 4_000_000
+"""Of all values together. A browser is slow with more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,18 @@ async def run(ask: Ask, form: Mapping[str, str], gone: Gone | None = None) -> Sq
 
 
 def shown(sql: str, outcome: Outcome) -> SqlPage:
-    """Return the page with an outcome: at most `ROWS_MAX` rows."""
+    """Return the page with an outcome: at most `ROWS_MAX` rows, and fewer where they are wide."""
+    most = min(ROWS_MAX, _CELLS_MAX // max(len(outcome.columns), 1))
+    long = min(_VALUE_MAX, _CHARACTERS_MAX // max(min(len(outcome.rows), most) * len(outcome.columns), 1))
     lines = [str(row[0]) for row in outcome.rows] if outcome.tag == "EXPLAIN" else []
     return SqlPage(
         sql,
         dict(outcome.session) or SESSION_FIRST,
         tag=outcome.tag,
         columns=outcome.columns,
-        rows=[[_value(one) for one in row] for row in outcome.rows[:ROWS_MAX]],
+        rows=[[_value(one, long) for one in row] for row in outcome.rows[:most]],
         notices=outcome.notices,
-        truncated=outcome.truncated or len(outcome.rows) > ROWS_MAX,
+        truncated=outcome.truncated or len(outcome.rows) > most,
         job=outcome.job,
         plan=plan(lines),
     )
@@ -110,8 +115,8 @@ def fault_of(error: MetaError, sql: str, offset: int) -> Fault:
     return Fault(error.message, line, "".join("\t" if char == "\t" else " " for char in line[: at - start]) + "^")
 
 
-def _value(value: object) -> str | None:
+def _value(value: object, long: int) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}…"
+    return text if len(text) <= long else f"{text[:long]}…"

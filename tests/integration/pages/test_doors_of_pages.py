@@ -16,7 +16,7 @@ from service.operations import tokens
 from service.pages.acting import ACTIONS
 from service.pages.app import routers_of
 from service.pages.door import SECURE_COOKIE
-from service.pages.sessions import LIFETIME_SECONDS, Sessions
+from service.pages.sessions import LIFETIME_SECONDS, OF_A_TOKEN_MAX, Sessions
 from service.pages.table import PAGES
 from service.ports.audit import Asker
 from tests.support.http import OPEN, WORKER_TOKEN, StillClock, world_of
@@ -75,7 +75,7 @@ async def test_a_token_begins_a_session_and_its_page_goes_on(closed: httpx.Async
     assert (await closed.get("/jobs")).status_code == 303
 
 
-@pytest.mark.parametrize("token", ["", "wrong", WORKER_TOKEN, "tdf_1_" + "x" * 43, "ключ", "x" * 20_000])
+@pytest.mark.parametrize("token", ["", "wrong", WORKER_TOKEN, "tdf_1_" + "x" * 43, "ключ", "x" * 12_000])
 async def test_another_token_begins_none(closed: httpx.AsyncClient, token: str) -> None:
     answer = await log_in(closed, token)
     assert answer.status_code == 401
@@ -190,6 +190,14 @@ async def test_a_body_that_is_no_form_is_refused(http: httpx.AsyncClient) -> Non
     assert (await http.post("/pause", content=b"x" * (OPEN.body_size_max + 1), headers=form)).status_code == 413
 
 
+async def test_those_whom_nobody_knows_send_little(closed: httpx.AsyncClient) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert (await closed.post("/login", content=b"x" * 20_000, headers=form)).status_code == 413
+    await log_in(closed, ROOT)
+    assert (await closed.post("/pause", content=b"x" * 200_000, headers=form)).status_code == 413
+    assert (await closed.post("/sql", content=b"x" * 200_000, headers=form)).status_code == 403
+
+
 async def test_the_api_takes_no_cookie(closed: httpx.AsyncClient) -> None:
     await log_in(closed, ROOT)
     assert (await closed.get("/v1/jobs")).status_code == 401
@@ -205,6 +213,15 @@ async def test_a_session_ends_after_its_time_and_old_ones_make_room() -> None:
     third = sessions.begin(SecretStr("t"))
     clock.seconds += timedelta(hours=8).total_seconds()
     assert sessions.called(third) is None
+
+
+async def test_a_token_that_logs_in_again_and_again_ends_no_other_session() -> None:
+    sessions = Sessions(StillClock().monotonic)
+    other, first = sessions.begin(SecretStr("other")), sessions.begin(SecretStr("t"))
+    last = [sessions.begin(SecretStr("t")) for _ in range(OF_A_TOKEN_MAX)][-1]
+    assert sessions.called(other) is not None
+    assert sessions.called(first) is None
+    assert sessions.called(last) is not None
 
 
 async def test_every_link_is_below_the_root_path(stores: PostgresStores) -> None:

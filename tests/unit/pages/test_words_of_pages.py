@@ -119,6 +119,14 @@ def test_a_result_is_cut_and_says_so() -> None:
     assert [values[0][0], values[1][0], len(values[2][0] or "")] == [None, '{"b": "é"}', 2_001]
 
 
+def test_a_wide_result_has_fewer_rows_and_shorter_values() -> None:
+    columns = tuple((f"c{one}", "text") for one in range(500))
+    found = shown("", Outcome("SELECT", columns, (("x" * 3_000,) * 500,) * 1_000))
+    assert len(found.rows) == 100
+    assert found.truncated
+    assert sum(len(one or "") for row in found.rows for one in row) <= 4_100_000
+
+
 @pytest.mark.parametrize("text", ["", "nonsense", "[1]", "[" * 50_000, "7"])
 def test_a_session_that_is_none_is_the_first_one(text: str) -> None:
     assert session_of(text) == SESSION_FIRST
