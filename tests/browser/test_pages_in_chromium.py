@@ -106,8 +106,8 @@ def test_a_thousand_jobs_are_read_page_by_page_and_filtered(chromium: "Browser",
         page = reader.go("/jobs?state=unfinished")
         seen = page.locator("tbody tr").count()
         while page.get_by_role("link", name="More jobs").count():
-            page.get_by_role("link", name="More jobs").click()
-            page.wait_for_load_state()
+            with page.expect_navigation():
+                page.get_by_role("link", name="More jobs").click()
             seen += page.locator("tbody tr").count()
         assert seen == 999
         page.get_by_label("Do", exact=True).select_option("throttle")
@@ -166,7 +166,8 @@ def test_the_keyboard_reaches_the_content_and_every_page_works_without_scripts(
         page = context.new_page()
         page.goto(f"{url}/jobs/2")
         page.get_by_label("Limit of every scan").fill("500")
-        page.get_by_role("button", name="Throttle").click()
+        with page.expect_navigation():
+            page.get_by_role("button", name="Throttle").click()
         assert "limited to 500" in page.locator(".notice").first.inner_text()
         context.close()
 

@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 ROWS = 20_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator["Browser"]:
-    """A running Chromium."""
+    """A running Chromium. Playwright's event loop runs as long as it, and lets no other test have one."""
     with running_chromium() as browser:
         yield browser
 
@@ -132,7 +132,8 @@ def test_a_statement_is_explained_then_run_then_its_job_is_followed(service: Ser
     page = reader.go("/sql")
     field = page.get_by_label("Statement")
     field.fill("SELECT id,\n  nothing FROM orders")
-    field.press("Control+Enter")
+    with page.expect_navigation():
+        field.press("Control+Enter")
     assert page.get_by_role("alert").inner_text().splitlines()[1:] == ["  nothing FROM orders", "  ^"]
     field.fill("CREATE MATERIALIZED VIEW summed AS SELECT customer, count(*) AS n FROM orders GROUP BY customer")
     reader.press("Explain")

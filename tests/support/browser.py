@@ -53,11 +53,12 @@ class Reader:
         """Log in from the page of the login."""
         self.go("/login")
         self.page.get_by_label("API token or JWT").fill(token)
-        self.page.get_by_role("button", name="Log in").click()
+        self.press("Log in")
 
     def press(self, name: str) -> None:
         """Press a button and wait for the page to which it leads."""
-        self.page.get_by_role("button", name=name, exact=True).click()
+        with self.page.expect_navigation():
+            self.page.get_by_role("button", name=name, exact=True).click()
 
     def check(self) -> None:
         """Assert that no page has complained."""
