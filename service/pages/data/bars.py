@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from service.domain.progress import Phase
+from service.domain.waiting import Reason
 from service.operations.status.models import JobView
 from service.pages.words import number, span, speed
 
@@ -31,9 +32,14 @@ def job_bar(job: JobView) -> Bar | None:
     return bar(one.rows, one.total, one.percent)
 
 
+def held_up(job: JobView) -> bool:
+    """Return whether a job waits for something else than its limit or its order, so that none of its scans reads."""
+    return job.waiting is not None and job.waiting.reason not in {Reason.LIMIT, Reason.ORDER}
+
+
 def moving(job: JobView) -> tuple[str, str]:
-    """Return the speed and the time left of a job, empty unless it reads history."""
+    """Return the speed and the time left of a job, empty unless it reads history now."""
     one = job.progress
-    if one.phase is not Phase.BACKFILLING:
+    if one.phase is not Phase.BACKFILLING or held_up(job):
         return "", ""
     return speed(one.rows_per_second), span(one.eta_seconds)

@@ -13,7 +13,7 @@ from service.operations.status.models import FragmentView, JobDetail, JobView, L
 from service.operations.status.setbacks import setbacks
 from service.operations.world import World
 from service.pages.asking import Ask
-from service.pages.data.bars import Bar, bar, job_bar, moving
+from service.pages.data.bars import Bar, bar, held_up, job_bar, moving
 from service.pages.data.heat import Strip, strip
 from service.pages.data.jobs import why_of
 from service.pages.data.plan import FREE, explained
@@ -128,7 +128,7 @@ def page(
         why=why,
         since=ago(since, now),
         until="" if until is None else instant(until),
-        scans=tuple(_scan(one, strips.get(one.id)) for one in detail.fragments),
+        scans=tuple(_scan(one, strips.get(one.id), held=held_up(job)) for one in detail.fragments),
         order=detail.backfill_order,
         engines=tuple(
             (str(engine), number(work.rows), number(work.jobs)) for engine, work in detail.engines.items() if work.jobs
@@ -219,7 +219,7 @@ async def _strips(world: World, scans: Sequence[FragmentView]) -> Mapping[int, S
     return found
 
 
-def _scan(one: FragmentView, cells: Strip | None) -> Scan:
+def _scan(one: FragmentView, cells: Strip | None, *, held: bool) -> Scan:
     scans = _is_scan(one)
     return Scan(
         id=one.id,
@@ -227,10 +227,10 @@ def _scan(one: FragmentView, cells: Strip | None) -> Scan:
         reads=one.upstream or "",
         scan_type=(one.scan_type or "").replace("_", " ").lower(),
         bar=Bar(100.0, "finished") if one.finished and not one.rows else bar(one.rows, one.total, None),
-        speed=speed(one.rows_per_second) if scans and not one.finished else "",
+        speed=speed(one.rows_per_second) if scans and not one.finished and not held else "",
         limit=_limit(one) if scans else "",
         auto=_auto(one),
-        state=_state(one) if scans else "",
+        state=_state(one, held=held) if scans else "",
         actors=len(one.actors),
         strip=cells,
     )
@@ -247,12 +247,14 @@ def _auto(one: FragmentView) -> str:
     return f"{one.auto.phase}, {one.auto.move or 'no move'}: {one.auto.reason}"
 
 
-def _state(one: FragmentView) -> str:
+def _state(one: FragmentView, *, held: bool) -> str:
     if one.finished:
         return "finished"
     if one.waiting:
         return "after " + (", ".join(one.waits_for) or "the next barrier")
-    return "paused" if one.rate_limit == 0 else "reading"
+    if one.rate_limit == 0:
+        return "paused"
+    return "waits" if held else "reading"
 
 
 def _changes(fragments: Sequence[FragmentView], limits: Sequence[LimitChangeView]) -> tuple[Changes, ...]:
