@@ -88,7 +88,7 @@ def test_i3_i12_views_over_a_delta_table_follow_it_over_kills(service: Service, 
     # Its log is counted now and then.
     counted = service.stored("SELECT key_count FROM tidefill.relation WHERE name = 'sales' AND NOT dropped")
     assert 2800 <= counted[0][0] <= 3200
-    assert "its rows lie in a lake" in str(service.refused("SELECT * FROM sales"))
+    assert service.value("SELECT count(*) FROM sales") == service.value("SELECT count(*) FROM mirror")
     assert "lie in a lake" in str(service.refused("INSERT INTO sales VALUES (1, 'x', 1)"))
     arranged = service.refused("CREATE MATERIALIZED VIEW other AS SELECT id FROM sales", **ARRANGEMENT)
     assert "needs a graph of its own, because it reads sales, which lies in a lake" in str(arranged)
