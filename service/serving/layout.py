@@ -103,7 +103,7 @@ IN_LAKE: Final = "TF002"
 """The SQLSTATE of a query that reads rows which do not lie in the state store."""
 _VERSION_4: Final = f"""
 -- The planner takes a constant in place of its text for known, and need not call it where a condition excludes that.
-create function state.refuse_rows(name text, reason text) returns setof text
+create or replace function state.refuse_rows(name text, reason text) returns setof text
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
     raise exception 'cannot read "%": %', name, reason using errcode = '{IN_LAKE}';

@@ -262,7 +262,7 @@ def test_a_target_that_cannot_be_used_is_refused(lake: Lake, found: str, options
         Table(lake, **options)
 
 
-@pytest.mark.parametrize("away", [{"location": "/proc/none"}, {"s3.endpoint": "http://127.0.0.1:1"}])
+@pytest.mark.parametrize("away", [{"location": f"{__file__}/none"}, {"s3.endpoint": "http://127.0.0.1:1"}])
 def test_a_target_that_is_away_is_refused(tmp_path: Path, address: str, away: dict[str, str]) -> None:
     lake = bucket(address) if "s3.endpoint" in away else folder(tmp_path)
     with pytest.raises(ValueError, match="cannot be used by the worker") as refused:
