@@ -18,7 +18,7 @@ Edge = tuple[RelationId, RelationId]
 @dataclass(frozen=True, slots=True)
 class Member:
     """An object of the catalog. No job creates a source, a logical view or an index: `job` and `state` are None then.
-    `readable` is true once it is created.
+    `readable` is true once it is created. The rows of one with a `location` lie there, in a lake.
     """
 
     id: RelationId
@@ -27,6 +27,7 @@ class Member:
     job: JobId | None
     state: JobState | None
     readable: bool
+    location: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def lineage_of(
 ) -> Lineage:
     """Return the lineage of these objects. Edges to objects that are not among them are left out."""
     members = (
-        *(Member(e.relation.id, e.relation.name, e.relation.kind, e.job, e.state, e.shown) for e in entries),
+        *map(_of_entry, entries),
         *(Member(one.id, one.name, RelationKind.VIEW, None, None, one.shown) for one in views),
         *(Member(RelationId(one.id), one.name, RelationKind.SOURCE, None, None, one.shown) for one in sources),
         *(Member(one.relation.id, one.relation.name, RelationKind.INDEX, None, None, one.shown) for one in indexes),
@@ -65,6 +66,12 @@ def lineage_of(
         tuple(sorted(members, key=lambda one: one.id)),
         tuple((read, reader) for read, reader in edges if read in known and reader in known),
     )
+
+
+def _of_entry(entry: CatalogEntry) -> Member:
+    relation = entry.relation
+    location = None if relation.lake is None else relation.lake.options.get("location")
+    return Member(relation.id, relation.name, relation.kind, entry.job, entry.state, entry.shown, location)
 
 
 def _edges(

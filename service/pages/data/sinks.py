@@ -1,11 +1,10 @@
 """Sinks, and the relations of lakes: what their jobs do, and why one waits."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
+from service.operations.status import lineage
 from service.operations.status.models import JobView
 from service.operations.status.setbacks import setbacks
 from service.pages.asking import Ask
@@ -13,8 +12,6 @@ from service.pages.data.jobs import Row, row
 from service.pages.data.overview import all_jobs
 from service.protocol.ids import JobId
 from service.protocol.relation import RelationKind
-
-_LAKE: Final = re.compile(r"connector\s*=\s*'deltalake'", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +26,15 @@ class Sinks:
 async def read(ask: Ask) -> Sinks:
     """Read the jobs of sinks and of relations in a lake."""
     jobs = await all_jobs(ask.world)
-    return sorted_out(jobs, ask.now, await setbacks(ask.world, jobs))
+    members = (await lineage.lineage(ask.world)).members
+    in_lake = {one.job for one in members if one.location is not None}
+    return sorted_out(jobs, in_lake, ask.now, await setbacks(ask.world, jobs))
 
 
-def sorted_out(jobs: Sequence[JobView], now: datetime, stuck: Mapping[JobId, str]) -> Sinks:
-    """Return the jobs that are sinks, and the others whose statement names the lake's connector."""
+def sorted_out(
+    jobs: Sequence[JobView], in_lake: Collection[JobId | None], now: datetime, stuck: Mapping[JobId, str]
+) -> Sinks:
+    """Return the jobs that are sinks, and those whose relations lie in a lake."""
     sinks = tuple(row(one, now, stuck.get(one.id)) for one in jobs if one.kind is RelationKind.SINK)
-    others = [one for one in jobs if one.kind is not RelationKind.SINK and _LAKE.search(one.statement)]
-    lake = tuple(row(one, now, stuck.get(one.id)) for one in others)
+    lake = tuple(row(one, now, stuck.get(one.id)) for one in jobs if one.id in in_lake)
     return Sinks(sinks, lake, moves=any(one.bar is not None for one in (*sinks, *lake)))

@@ -149,7 +149,7 @@ def test_phases_have_their_instants_and_events_are_those_of_the_job() -> None:
 def test_sinks_and_the_lake_are_found_among_jobs() -> None:
     sink = replace(CREATED, id=JobId(1), kind=RelationKind.SINK)
     lake = replace(CREATED, id=JobId(2), statement="CREATE TABLE t (*) WITH (connector = 'deltalake', location = '/x')")
-    found = sorted_out([sink, lake, CREATED], NOW, {JobId(1): "away"})
+    found = sorted_out([sink, lake, CREATED], {lake.id, None}, NOW, {JobId(1): "away"})
     assert [one.id for one in found.sinks] == [1]
     assert found.sinks[0].why == "away"
     assert [one.id for one in found.lake] == [2]
