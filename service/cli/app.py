@@ -18,6 +18,7 @@ from service.cli import access, detail, inspection, loading, output, watching
 from service.cli.client import DEFAULT_URL, ExitCode, Job, Json, OneJob, Service, Token, Url, connected
 from service.cli.live import Live
 from service.cli.statement_runner import StatementRunner, exit_code_of
+from service.domain.words import span, speed
 
 app = typer.Typer(
     name="tidefill",
@@ -342,8 +343,8 @@ def _job_row(job: Mapping[str, Any]) -> list[object]:
         job["kind"],
         job["state"],
         progress["text"],
-        output.speed(progress["rows_per_second"]) if moving else "",
-        output.span(progress["eta_seconds"]) if moving else "",
+        speed(progress["rows_per_second"]) if moving else "",
+        span(progress["eta_seconds"]) if moving else "",
         job["error"] or (detail.broken_text(job["broken"]) if job.get("broken") else _waits(job)),
     ]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from service.cli import output, watching
+from service.domain.words import span, speed
 
 _COLUMNS: Final = (
     ("Fragment", "bigint"),
@@ -31,8 +32,8 @@ def _lines(detail: Mapping[str, Any]) -> Iterator[str]:
     job = detail["job"]
     progress = job["progress"]
     moving = progress["phase"] == "backfilling"
-    speed = f", {output.speed(progress['rows_per_second'])}, ETA {output.span(progress['eta_seconds'])}"
-    yield f"{job['name']} (job {job['id']}, {job['kind']}): {job['state']}, {progress['text']}{speed if moving else ''}"
+    rate = f", {speed(progress['rows_per_second'])}, ETA {span(progress['eta_seconds'])}"
+    yield f"{job['name']} (job {job['id']}, {job['kind']}): {job['state']}, {progress['text']}{rate if moving else ''}"
     if job["error"]:
         yield f"  error: {job['error']}"
     if job.get("broken") and not job["error"]:

@@ -64,20 +64,6 @@ def show_rows(
     _print(layout(columns, rows, width=width or None, colours=screen and "NO_COLOR" not in os.environ))
 
 
-def span(seconds: float | None) -> str:
-    """Return a duration as text; a dash if it is unknown."""
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def speed(rows_per_second: float) -> str:
-    """Return a rate as text."""
-    return f"{rows_per_second:,.0f} rows/s"
-
-
 def _red(text: str) -> str:
     return f"\x1b[31m{text}\x1b[0m" if is_terminal(errors=True) and "NO_COLOR" not in os.environ else text
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, Self
 
 from service.cli import output
 from service.cli.client import Service
+from service.domain.words import span, speed
 
 INTERVAL_SECONDS: Final = 0.5
 """Half of a barrier interval. Progress changes with every checkpoint, so it is shown at most this much late."""
@@ -115,7 +116,7 @@ def elapsed(title: str, seconds: float, reason: str) -> Progress:
     """Return a progress row for a call that has no progress of its own."""
     waiting = {"text": reason, "reason": "service"} if reason else None
     waits = {"phase": "waiting", "waiting": waiting, "waiting_for": None}
-    shown = output.span(seconds) if output.is_terminal(errors=True) else ""
+    shown = span(seconds) if output.is_terminal(errors=True) else ""
     return {"ddl_id": 0, "name": title, "progress": shown, "rows": None, "total": None, "percent": None, **waits}
 
 
@@ -131,8 +132,8 @@ def beside(job: Mapping[str, Any]) -> str:
     """Return the speed and the time left, and the reason of a wait."""
     parts: list[str] = []
     if job["phase"] == "backfilling":
-        parts.append(output.speed(job["rows_per_second"]))
-        parts.append(f"ETA {output.span(job['eta_seconds'])}")
+        parts.append(speed(job["rows_per_second"]))
+        parts.append(f"ETA {span(job['eta_seconds'])}")
     else:
         parts.append(job["phase"])
     waiting = job.get("waiting")

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from service.domain.roles import Role, permits
+from service.domain.words import span, speed
 from service.pages import words
 from service.pages.notices import PARAMETER, Notices
 from service.pages.table import PAGES
@@ -63,8 +64,8 @@ def environment() -> Environment:
         millis=words.millis,
         number=words.number,
         size=words.size,
-        span=words.span,
-        speed=words.speed,
+        span=span,
+        speed=speed,
     )
     shared: dict[str, Any] = {"version": version, "menu": [page for page in PAGES if page.menu]}
     made.globals.update(shared)

@@ -4,22 +4,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from service.domain.words import span
+
 UNKNOWN: Final = "unknown"
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
-
-
-def span(seconds: float | None) -> str:
-    """Return a duration in seconds as `1:02:03` or `2:03`; a dash if it is not known."""
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def speed(rows_per_second: float) -> str:
-    """Return a rate as text."""
-    return f"{rows_per_second:,.0f} rows/s"
 
 
 def number(value: int | None) -> str:

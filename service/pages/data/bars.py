@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from service.domain.progress import Phase
 from service.domain.waiting import Reason
+from service.domain.words import span, speed
 from service.operations.status.models import JobView
-from service.pages.words import number, span, speed
+from service.pages.words import number
 
 
 @dataclass(frozen=True, slots=True)

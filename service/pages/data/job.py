@@ -7,6 +7,7 @@ from typing import Final
 
 from service.domain.errors import MetaError
 from service.domain.job import CREATING, JobState
+from service.domain.words import speed
 from service.operations.statements import dispatch
 from service.operations.status import listing
 from service.operations.status.models import FragmentView, JobDetail, JobView, LimitChangeView
@@ -21,7 +22,7 @@ from service.pages.data.recent import recent
 from service.pages.data.sql import SqlPage, fault_of, shown
 from service.pages.data.steps import Steps, steps
 from service.pages.running import Verification
-from service.pages.words import ago, facts, instant, number, speed
+from service.pages.words import ago, facts, instant, number
 from service.ports.records import Event
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import RelationKind

@@ -2,8 +2,9 @@
 
 import pytest
 
-from service.cli.output import marked, span
+from service.cli.output import marked
 from service.cli.statements import is_complete, split
+from service.domain.words import span
 
 
 @pytest.mark.parametrize(

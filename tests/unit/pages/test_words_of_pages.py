@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from service.domain.errors import Invalid
+from service.domain.words import span
 from service.operations.statements.outcome import Outcome
 from service.operations.status.models import VnodeView
 from service.pages import words
@@ -22,7 +23,7 @@ NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
 
 def test_durations_sizes_and_instants_are_as_on_the_command_line() -> None:
-    assert [words.span(one) for one in (None, 7, 61, 3_661)] == ["-", "0:07", "1:01", "1:01:01"]
+    assert [span(one) for one in (None, 7, 61, 3_661)] == ["-", "0:07", "1:01", "1:01:01"]
     assert [words.size(one) for one in (None, 512, 5 << 20)] == ["unknown", "512 B", "5.0 MB"]
     assert words.instant(NOW.astimezone(timezone(timedelta(hours=2)))) == "2026-05-01 12:00:00Z"
     assert words.ago(NOW - timedelta(seconds=90), NOW) == "1:30"
