@@ -10,10 +10,11 @@ it added, removed, or marked rows of as deleted.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import unquote
@@ -35,6 +36,9 @@ from workers.state_store.wire import read_schema
 
 PIECE_ROWS: Final = 1_000_000
 BATCH_ROWS: Final = 1 << 16
+Choose = Callable[[pa.Table], pa.Table]
+CHANGES_MAX: Final = 2_000_000
+"""So many changed rows are held at once."""
 _CHANGE: Final = "_change_type"
 _OLD: Final = ("delete", "update_preimage")
 _AT: Final = f"{TRAVEL_PREFIX}at"
@@ -245,7 +249,8 @@ def changes_of(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the net changes between two versions: the old row of each key first, then the new ones.
 
-    Raises RefusedTableError if the log or a file of them is gone.
+    Changes of more than `CHANGES_MAX` rows are read several times, those of a part of the keys at a time. Raises
+    RefusedTableError if the log or a file of them is gone.
     """
     files = Files.of(place)
     if after is None:
@@ -254,17 +259,56 @@ def changes_of(
             for begins, batch in _read(files, relation, piece.file, piece.first, piece.end):
                 yield LIVE, _wired(relation, _kept(snapshot.kept.get(piece.file.path), begins, batch), 0)
         return
+    versions = range(after + 1, upto + 1)
+    parts = -(-sum(_changed_rows(files, version) for version in versions) // CHANGES_MAX)
+    if parts <= 1:
+        yield from _changes(files, place, relation, versions, _all)
+        return
+    key = [part.name for part in relation.key]
+    for wanted in (CLOSE, LIVE):
+        for part in range(parts):
+            found = _changes(files, place, relation, versions, partial(_of_part, key, parts, part))
+            yield from ((operation, rows) for operation, rows in found if operation == wanted)
+
+
+def _changes(
+    files: Files, place: DeltaPlace, relation: Relation, versions: Sequence[int], chosen: Choose
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the net changes of the `chosen` rows in some versions."""
     events = [
         rows.append_column(OPERATION, pa.repeat(pa.scalar(operation, pa.int8()), rows.num_rows))
-        for version in range(after + 1, upto + 1)
-        for operation, rows in _in_order(files, place, relation, version)
+        for version in versions
+        for operation, rows in _in_order(files, place, relation, version, chosen)
     ]
     if not events:
         return
-    every = pa.concat_tables(events)
-    for operation, rows in _net(every, [part.name for part in relation.key]):
+    for operation, rows in _net(pa.concat_tables(events), [part.name for part in relation.key]):
         if rows.num_rows:
             yield operation, _wired(relation, rows, 0)
+
+
+def _changed_rows(files: Files, version: int) -> int:
+    """Return how many rows the files have from which the changes of a version follow."""
+    commit = commit_of(files, version)
+    count = 0
+    for one in commit.changes or (*commit.added, *commit.removed):
+        with suppress(FileNotFoundError), files.system.open_input_file(one.path) as opened_file:
+            count += pq.ParquetFile(opened_file).metadata.num_rows
+    return count
+
+
+def _all(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+def _of_part(key: Sequence[str], parts: int, part: int, rows: pa.Table) -> pa.Table:
+    """Return the rows with the keys of one of several parts of about the same size."""
+    # To import pandas takes a third of a second, and few tables change so much at once.
+    from pandas.util import hash_pandas_object  # noqa: PLC0415
+
+    hash_rows: Any = hash_pandas_object  # its decorator hides its signature
+    hashes = hash_rows(rows.select(list(key)).to_pandas(), index=False)
+    return rows.filter(pa.array(hashes % parts == part, pa.bool_()))
 
 
 def _net(every: pa.Table, key: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -301,11 +345,13 @@ def _same(some: pa.Table, others: pa.Table) -> Any:
     return same
 
 
-def _in_order(files: Files, place: DeltaPlace, relation: Relation, version: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield what a version has changed: what it ended, then what it began."""
+def _in_order(
+    files: Files, place: DeltaPlace, relation: Relation, version: int, chosen: Choose
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the `chosen` rows that a version has changed: those that it ended, then those that it began."""
     commit = commit_of(files, version)
     found = _fed(files, relation, commit) if commit.changes else _by_files(files, place, relation, version, commit)
-    every = list(found)
+    every = [(operation, chosen(rows)) for operation, rows in found]
     for operation in (CLOSE, LIVE):
         yield from ((operation, rows) for mine, rows in every if mine == operation and rows.num_rows)
 

@@ -101,6 +101,16 @@ def check_changes(relation: Relation, location: Path, after: int, upto: int) -> 
     assert sorted(rows.values(), key=repr) == there(relation, location, upto)
 
 
+def check_versions(location: Path) -> None:
+    """Compare each version, and the changes to the next one and to the newest one."""
+    relation, newest = relation_of(location), DeltaTable(location).version()
+    for version in range(newest + 1):
+        check_pages(relation, location, version)
+    for after in range(newest):
+        check_changes(relation, location, after, newest)
+        check_changes(relation, location, after, after + 1)
+
+
 @pytest.fixture
 def marked(tmp_path: Path) -> Path:
     with zipfile.ZipFile(MARKED) as archive:
@@ -156,12 +166,29 @@ def test_random_commits_are_read_at_each_version(
                 source = made(range(low, low + 8), draw)
                 merge = table.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
                 merge.when_matched_update_all().when_not_matched_insert_all().execute()
-    relation, newest = relation_of(location), DeltaTable(location).version()
-    for version in range(newest + 1):
-        check_pages(relation, location, version)
-    for after in range(newest):
-        check_changes(relation, location, after, newest)
-        check_changes(relation, location, after, after + 1)
+    check_versions(location)
+    monkeypatch.setattr(delta_rows, "CHANGES_MAX", 5)
+    check_versions(location)
+
+
+def test_i8_of_many_changes_a_part_of_the_keys_is_held_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location, held = tmp_path / "t", list[int]()
+    write_deltalake(location, made(range(400), random.Random(1)))
+    write_deltalake(location, made(range(200, 600), random.Random(2)), mode="overwrite")
+    net = delta_rows._net  # pyright: ignore[reportPrivateUsage] - what it gets is what is held
+
+    def noted(every: pa.Table, key: Sequence[str]) -> object:
+        held.append(every.num_rows)
+        return net(every, key)
+
+    monkeypatch.setattr(delta_rows, "_net", noted)
+    monkeypatch.setattr(delta_rows, "CHANGES_MAX", 100)
+    check_changes(relation_of(location), location, 0, 1)
+    # 800 rows in eight parts, for the old rows and for the new ones.
+    assert len(held) == 16
+    assert max(held) < 200
 
 
 def test_a_watch_goes_as_far_as_the_columns_stay(tmp_path: Path) -> None:
