@@ -123,6 +123,11 @@ async def test_i13_an_index_of_a_small_table_waits_for_no_reader(here: Here, rea
 
     await here.until(returned)
     await here.until(lambda: here.started("b2"))
+
+    async def built() -> bool:
+        return not here.builds.tasks
+
+    await here.until(built)
     assert reader.info.transaction_status is TransactionStatus.INTRANS
 
 
