@@ -172,6 +172,8 @@ class _Storm:
         self.away.clear()
 
     def _limit(self) -> None:
+        if self.away:
+            return  # the graph of a target that is away carries no command
         job = self.service.job(self.random.choice(list(VIEWS)))
         for verb in ("pause", "resume"):
             self.service.post(f"/v1/jobs/{job}/{verb}")
