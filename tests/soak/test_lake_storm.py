@@ -149,6 +149,7 @@ class _Storm:
         self.tables.sync(random, SALES)
 
     def _kill_worker(self) -> None:
+        until(lambda: len(self.service.workers()) == 1, what="there is a worker to kill")
         self.service.kill_worker()
 
     def _kill_service(self) -> None:
