@@ -39,8 +39,7 @@ def check_lake(stage: Stage, read: Sequence[Relation]) -> None:
 
 def check_verifiable(name: str, stages: Collection[Stage], *, created: bool) -> None:
     """Raise Conflict if Spark cannot compute what a view of `stages` holds. A view without any has another plan."""
-    reason = next((reason for stage in stages if (reason := verify_reason(stage)) is not None), None)
-    if reason is not None:
+    if (reason := _not_by_spark(stages)) is not None:
         raise Conflict(
             f'only the state store computes a stage of "{name}" as Postgres does, verify it with engine=store: {reason}'
         )
@@ -50,6 +49,10 @@ def check_verifiable(name: str, stages: Collection[Stage], *, created: bool) -> 
 
 def check_selectable(stages: Collection[Stage]) -> None:
     """Raise Invalid if Spark does not compute the stages of a query as Postgres does."""
-    reason = next((reason for stage in stages if (reason := verify_reason(stage)) is not None), None)
-    if reason is not None:
+    if (reason := _not_by_spark(stages)) is not None:
         raise Invalid(f"only Postgres computes a part of this query, and it cannot read rows in a lake: {reason}")
+
+
+def _not_by_spark(stages: Collection[Stage]) -> str | None:
+    """Return why Spark does not compute a stage as Postgres does, None if it computes all of them so."""
+    return next((reason for stage in stages if (reason := verify_reason(stage)) is not None), None)

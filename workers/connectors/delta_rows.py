@@ -259,26 +259,26 @@ def changes_of(
             for begins, batch in _read(files, relation, piece.file, piece.first, piece.end):
                 yield LIVE, _wired(relation, _kept(snapshot.kept.get(piece.file.path), begins, batch), 0)
         return
-    versions = range(after + 1, upto + 1)
-    parts = -(-sum(_changed_rows(files, version) for version in versions) // CHANGES_MAX)
+    commits = {version: commit_of(files, version) for version in range(after + 1, upto + 1)}
+    parts = -(-sum(_changed_rows(files, commit) for commit in commits.values()) // CHANGES_MAX)
     if parts <= 1:
-        yield from _changes(files, place, relation, versions, _all)
+        yield from _changes(files, place, relation, commits, _all)
         return
     key = [part.name for part in relation.key]
     for wanted in (CLOSE, LIVE):
         for part in range(parts):
-            found = _changes(files, place, relation, versions, partial(_of_part, key, parts, part))
+            found = _changes(files, place, relation, commits, partial(_of_part, key, parts, part))
             yield from ((operation, rows) for operation, rows in found if operation == wanted)
 
 
 def _changes(
-    files: Files, place: DeltaPlace, relation: Relation, versions: Sequence[int], chosen: Choose
+    files: Files, place: DeltaPlace, relation: Relation, commits: Mapping[int, Commit], chosen: Choose
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the net changes of the `chosen` rows in some versions."""
+    """Yield the net changes of the `chosen` rows in some versions, each with its commit."""
     events = [
         rows.append_column(OPERATION, pa.repeat(pa.scalar(operation, pa.int8()), rows.num_rows))
-        for version in versions
-        for operation, rows in _in_order(files, place, relation, version, chosen)
+        for version, commit in commits.items()
+        for operation, rows in _in_order(files, place, relation, version, commit, chosen)
     ]
     if not events:
         return
@@ -287,9 +287,8 @@ def _changes(
             yield operation, _wired(relation, rows, 0)
 
 
-def _changed_rows(files: Files, version: int) -> int:
-    """Return how many rows the files have from which the changes of a version follow."""
-    commit = commit_of(files, version)
+def _changed_rows(files: Files, commit: Commit) -> int:
+    """Return how many rows the files have from which the changes of a commit follow."""
     count = 0
     for one in commit.changes or (*commit.added, *commit.removed):
         with suppress(FileNotFoundError), files.system.open_input_file(one.path) as opened_file:
@@ -346,10 +345,9 @@ def _same(some: pa.Table, others: pa.Table) -> Any:
 
 
 def _in_order(
-    files: Files, place: DeltaPlace, relation: Relation, version: int, chosen: Choose
+    files: Files, place: DeltaPlace, relation: Relation, version: int, commit: Commit, chosen: Choose
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield the `chosen` rows that a version has changed: those that it ended, then those that it began."""
-    commit = commit_of(files, version)
     found = _fed(files, relation, commit) if commit.changes else _by_files(files, place, relation, version, commit)
     every = [(operation, chosen(rows)) for operation, rows in found]
     for operation in (CLOSE, LIVE):
