@@ -12,6 +12,7 @@ from service.domain.backoff import GRAPHS
 from service.domain.barrier import HANDED_OVER, STOPPED, Chore, after_commit, chores, decide, may_start
 from service.domain.epochs import following
 from service.domain.graph import (
+    DATABASE_POLICY,
     Abandon,
     ApplyStops,
     Attach,
@@ -497,3 +498,11 @@ def test_a_graph_at_rest_waits_for_the_interval_after_its_commit() -> None:
 @pytest.mark.parametrize("stirred", STIRRED)
 def test_a_graph_that_somebody_waits_for_is_looked_at_again_after_its_commit(stirred: str) -> None:
     assert after_commit(STIRRED[stirred], Epoch(9), now=SOON, pace=PACE) is None
+
+
+def test_i13_the_graphs_of_jobs_that_stay_make_twenty_barriers_a_second_together() -> None:
+    """Those that a job leaves, and the database graph, keep the interval that was asked for."""
+    staying = GraphPolicy(stays=True, created=True, graphs=60)
+    assert staying.interval(SECOND) == 3 * SECOND
+    assert replace(staying, graphs=20).interval(SECOND) == replace(staying, created=False).interval(SECOND) == SECOND
+    assert DATABASE_POLICY.interval(SECOND) == SECOND
