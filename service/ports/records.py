@@ -191,6 +191,8 @@ class NewSourceScan:
     """The external table was published for this scan, so it is removed from the publication with the scan."""
     completed: bool = False
     """There is no history to read."""
+    lake: Connector | None = None
+    """Where the rows lie, if not in the state store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

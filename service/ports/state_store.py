@@ -53,6 +53,7 @@ class VersionedTables(Protocol):
         loading: bool = False,
         lookups: Collection[LookupIndex] = (),
         sums: Sequence[str] = (),
+        logged: bool = False,
     ) -> None:
         """Create the versioned table with its indexes, and the `live` view that DML reads.
 
@@ -61,7 +62,7 @@ class VersionedTables(Protocol):
 
         With `loading` the table lacks the storage-order index, so rows can only be inserted and rolled back. `lookups`
         are the lookup indexes that it gets at once. With `sums`, the columns of a group's key and sums, it gets a log
-        of partial groups, which `end_load` drops.
+        of partial groups, which `end_load` drops. A `logged` one gets the log of a followed table in a lake.
         """
         ...
 

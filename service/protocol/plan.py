@@ -166,6 +166,8 @@ class SourceScanPlan(_HistoryScan):
 
     kind: Literal[FragmentKind.CDC_SCAN] = FragmentKind.CDC_SCAN
     cdc: CdcScan
+    lake: Connector | None = None
+    """Where the table's rows lie, and who writes them. None: in the state store."""
 
 
 class SplitScanPlan(_HistoryScan):
@@ -241,6 +243,17 @@ class JobPlan(_Value):
     def table_scans(self) -> tuple[TableScanPlan, ...]:
         """The scans of the job's upstream relations."""
         return tuple(one for one in self.fragments if isinstance(one, TableScanPlan))
+
+    @property
+    def followed_in_lake(self) -> Connector | None:
+        """Where the rows of a followed table lie, if not in the state store."""
+        scans = (one for one in self.fragments if isinstance(one, SourceScanPlan))
+        return next((one.lake for one in scans), None)
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether the state store keeps a log of what its relation in a lake does not have yet."""
+        return self.followed_in_lake is not None
 
     @property
     def operators(self) -> tuple[OperatorPlan, ...]:

@@ -127,6 +127,15 @@ PLACE: Final = "place"
 VERSION: Final = "version"
 
 
+LOGGED_PAGE: Final = 0
+LOGGED_ROW: Final = 1
+LOGGED_END: Final = 2
+LOGGED_TRUNCATION: Final = 3
+"""What a row of a log says (`log_table`): a row of history at a new key, the row that a key has, that a key has none,
+or that no key has one.
+"""
+
+
 def versions_of(relation: Relation) -> Relation:
     """Return the relation that the state store has for one of a lake: a single row, the version at an epoch.
 
@@ -151,6 +160,14 @@ def versions(relation: RelationId, name: str) -> Relation:
 def from_index(relation: RelationId) -> str:
     """Return the qualified name of the index on `_from` of a relation's versioned table."""
     return f"state.t_{relation}_from"
+
+
+def log_table(relation: RelationId) -> str:
+    """Return the qualified name of a relation's log, `state.l_<id>`: what its table in a lake does not have yet.
+
+    Each row is a row of history, a change, or a truncation (`LOGGED_..`). Only a followed table in a lake has one.
+    """
+    return f"state.l_{relation}"
 
 
 def partials_table(relation: RelationId) -> str:

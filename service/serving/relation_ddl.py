@@ -82,6 +82,30 @@ def create_partials(relation: Relation, sums: Sequence[str]) -> Iterator[sql.Com
         yield sql.SQL("create index if not exists {} on {} {}").format(index, log, shape)
 
 
+def changes_log(relation: RelationId) -> sql.Identifier:
+    """Return the name of the log of a followed table in a lake."""
+    return sql.Identifier("state", f"l_{relation}")
+
+
+def create_changes_log(relation: Relation) -> sql.Composed:
+    """Return the statement that creates the log of a followed table in a lake, if it is missing.
+
+    A row of it has no version: it is appended, and removed when the table in the lake has it. One that says that a key
+    has gone has the columns of the key only. `_seq` is the order in which rows were appended.
+    """
+    lines = [
+        sql.SQL("_vnode smallint not null"),
+        *(column_definition(column.model_copy(update={"nullable": True})) for column in relation.columns),
+        sql.SQL("_from bigint not null"),
+        sql.SQL("_op smallint not null default 0"),
+        sql.SQL("_seq bigint generated always as identity"),
+        *checks_of(relation.columns),
+    ]
+    return sql.SQL("create table if not exists {} ({}) with ({})").format(
+        changes_log(relation.id), sql.SQL(", ").join(lines), sql.SQL(_STORAGE)
+    )
+
+
 def create_storage_index(relation: Relation) -> sql.Composed:
     """Return the statement that creates the storage-order index if it is missing."""
     key = sql.SQL(", ").join([_key_part(part) for part in relation.key])

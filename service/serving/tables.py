@@ -4,8 +4,8 @@ Next: `service.serving.relation_ddl` for the DDL, `fencing.py` for the fence of 
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 import psycopg
 from psycopg import errors, sql
@@ -40,6 +40,11 @@ _TYPE: Final = """
 select format_type(atttypid, atttypmod) from pg_attribute
 where attrelid = %s::regclass and attname = %s and attnum > 0 and not attisdropped
 """
+_LOGS: Final[Mapping[str, Callable[[RelationId], sql.Identifier]]] = {
+    "p": relation_ddl.partials,
+    "l": relation_ddl.changes_log,
+}
+"""What a relation may have beside its table: appended rows with the epoch of each, and no versions."""
 LONG: Final = "300ms"
 """Whoever has used a relation for so long is not asked for it by waiting for a lock."""
 
@@ -63,10 +68,13 @@ class PostgresTables:
         loading: bool = False,
         lookups: Collection[LookupIndex] = (),
         sums: Sequence[str] = (),
+        logged: bool = False,
     ) -> None:
         try:
             async with writing(self._pool, term) as conn:
                 await _create(conn, relation, loading=loading)
+                if logged:
+                    await _create_changes_log(conn, relation)
                 if sums:
                     await _create_partials(conn, relation, sums)
                 for one in lookups:
@@ -115,10 +123,12 @@ class PostgresTables:
                 f"the state store keeps versions since epoch {horizon}, and the meta store's epoch is {epoch}:"
                 " restore both as of the same moment"
             )
-        logged = set(await self._stored(relations, kept="p"))
+        logged = {kept: set(await self._stored(relations, kept=kept)) for kept in _LOGS}
         for relation in await self._stored(relations):
             async with writing(self._pool, term) as conn:
-                await _roll_back(conn, relation, epoch, logged=relation in logged)
+                await _roll_back(
+                    conn, relation, epoch, [log(relation) for kept, log in _LOGS.items() if relation in logged[kept]]
+                )
 
     async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
         async with writing(self._pool, term) as conn:
@@ -138,7 +148,7 @@ class PostgresTables:
         async with writing(self._pool, term) as conn:
             await conn.execute(_IMPATIENT)
             views = [schema for schema in ("public", "live") if await _is_its_view(conn, schema, name, relation)]
-            tables = (relation_ddl.table(relation), relation_ddl.partials(relation))
+            tables = (relation_ddl.table(relation), *(log(relation) for log in _LOGS.values()))
             used = [*(sql.Identifier(schema, name) for schema in views), *tables]
             # A lock that is only waited for already makes others wait.
             if held := await sessions.users(conn, [one.as_string(conn) for one in used], older=LONG):
@@ -178,8 +188,8 @@ class PostgresTables:
             async with self._pool.connection() as conn:
                 return await marks.foreign_readers(conn, names)
 
-    async def _stored(self, relations: Collection[RelationId], *, kept: Literal["t", "p"] = "t") -> list[RelationId]:
-        """Return the relations that have a table, or a log of partial groups (p), in order of id.
+    async def _stored(self, relations: Collection[RelationId], *, kept: str = "t") -> list[RelationId]:
+        """Return the relations that have a table, or a log (`_LOGS`), in order of id.
 
         A relation may be gone or not created yet.
         """
@@ -231,14 +241,13 @@ class PostgresTables:
             return cursor.rowcount
 
 
-async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch, *, logged: bool) -> None:
+async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch, logs: Sequence[sql.Identifier]) -> None:
     # The rows of an epoch are few compared with the table, but stale statistics could lead to a sequential scan.
     await conn.execute("set local enable_seqscan = off")
     table = relation_ddl.table(relation)
     await conn.execute(sql.SQL("delete from {} where _from > {}").format(table, epoch))
     await conn.execute(sql.SQL("update {0} set _to = {1} where _to > {2} and _to <> {1}").format(table, ALIVE, epoch))
-    if logged:
-        log = relation_ddl.partials(relation)
+    for log in logs:
         await conn.execute(sql.SQL("delete from {} where _from > {}").format(log, epoch))
 
 
@@ -256,6 +265,13 @@ async def _create_partials(conn: Connection, relation: Relation, sums: Sequence[
     writer = sql.Identifier((await role_names(conn)).writer)
     log = relation_ddl.partials(relation.id)
     await conn.execute(sql.SQL("grant select, insert on {} to {}").format(log, writer))
+
+
+async def _create_changes_log(conn: Connection, relation: Relation) -> None:
+    await conn.execute(relation_ddl.create_changes_log(relation))
+    writer = sql.Identifier((await role_names(conn)).writer)
+    log = relation_ddl.changes_log(relation.id)
+    await conn.execute(sql.SQL("grant select, insert, delete on {} to {}").format(log, writer))
 
 
 async def _create(conn: Connection, relation: Relation, *, loading: bool) -> None:

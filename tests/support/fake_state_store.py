@@ -349,7 +349,9 @@ class FakeTables:
         loading: bool = False,
         lookups: Collection[LookupIndex] = (),
         sums: Sequence[str] = (),
+        logged: bool = False,
     ) -> None:
+        assert not logged, "the fake store follows no table"
         self.passing("before create")
         self.store.assert_term(term)
         table = self.store.tables.get(relation.id)

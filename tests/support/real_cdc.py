@@ -472,7 +472,7 @@ class CdcWorld:
         relations = [table.relation.id for table in self.external.tables.values()]
         await self.store.tables.roll_back(relations, DATABASE_GRAPH, Epoch(self.committed), term=TERM)
         self.close()
-        join = partial(SourceScans.join, self.spark, self._connection)
+        join = partial(SourceScans.join, self.spark, self._connection, str)
         self.executor = GraphExecutor(
             WorkerId(f"w-{self.generation}"), self.spark, self._connect, {FragmentKind.CDC_SCAN: join}
         )

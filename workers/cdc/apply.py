@@ -27,6 +27,7 @@ from service.protocol.kept import nulled_query, or_null_postgres
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
+from workers.cdc import changes_log
 from workers.cdc.fold import Folded, Key, Lacking, Values
 from workers.cdc.pgoutput import NULL, Piece, piece_of
 from workers.state_store.connections import ANYHOW, BY_KEY, WRITING
@@ -83,6 +84,9 @@ class Applying:
         self._copy(_beside(relation), _rows(relation, chain(folded.made.values(), lacked), folded.ended))
         if not lacked:
             return []
+        if relation.lake is not None:
+            # The log stores no row that could be the base of another one.
+            return list(folded.lacking)
         self._copy(_bases(relation), _base_rows(folded.lacking))
         found = self.connection.execute(_sql(lacking_query(relation)))
         lacking: list[Key] = [tuple(map(piece_of, row)) for row in found]
@@ -129,6 +133,9 @@ class Applying:
 
     def truncate(self, relation: Relation, epoch: Epoch) -> Written:
         """End every row, and delete the versions that begin in this epoch."""
+        if relation.lake is not None:
+            self.connection.execute(_sql(changes_log.truncate_command(relation.id, epoch)))
+            return Written(made=0, ended=0)
         table = state_table(relation.id)
         alive = f"_to = {ALIVE}"
         ended = self.connection.execute(
@@ -137,11 +144,26 @@ class Applying:
         removed = self.connection.execute(_sql(f"delete from {table} where {alive} and _from = {epoch}")).rowcount
         return Written(made=0, ended=ended + removed)
 
-    def undo(self, relation: RelationId, prev: Epoch) -> None:
+    def undo(self, relation: Relation, prev: Epoch) -> None:
         """Roll the table back to `prev`, as a recovery does."""
-        table = state_table(relation)
+        if relation.lake is not None:
+            self.connection.execute(_sql(changes_log.undo_command(relation.id, prev)))
+            return
+        table = state_table(relation.id)
         self.connection.execute(_sql(f"delete from {table} where _from > {prev}"))
         self.connection.execute(_sql(f"update {table} set _to = {ALIVE} where _to > {prev} and _to <> {ALIVE}"))
+
+    def truncated(self, relation: RelationId, *, after: Epoch, upto: Epoch) -> int | None:
+        """Return the place of the last truncation in the log of a table in a lake, None if there is none."""
+        query = changes_log.truncation_query(relation, after=after, upto=upto)
+        ((place,),) = self.connection.execute(_sql(query)).fetchall()
+        return place
+
+    def trim(self, relation: RelationId, upto: Epoch) -> int:
+        """Remove from a log what the table in the lake has, and return how many rows wait."""
+        self.connection.execute(_sql(changes_log.trim_command(relation, upto)))
+        ((rows,),) = self.connection.execute(_sql(changes_log.waiting_query(relation))).fetchall()
+        return int(rows)
 
     def find_refused(
         self, relation: Relation, folded: Folded, epoch: Epoch, *, nulls: bool
@@ -228,8 +250,11 @@ def write_command(relation: Relation, epoch: Epoch, *, nulls: bool = False) -> s
         relation.vnode_count,
     )
     # `_to` says whether the key has a row afterwards. The name is reserved, so no user's column has it.
+    rows = f"select _to, {typed} from {_beside(relation)}"
+    if relation.lake is not None:
+        return changes_log.append_command(relation, rows, vnode, epoch)
     return (
-        f"with typed as materialized (select _to, {typed} from {_beside(relation)}),"
+        f"with typed as materialized ({rows}),"
         f" {write(relation, f'select {vnode} as _vnode, typed.* from typed', epoch)} select {ENDED_AND_MADE}"
     )
 

@@ -98,7 +98,7 @@ def follow(
         look_at_publication(session, tables)
         for table in tables:
             if table.broken is not None:
-                writing.undo(table.table.relation.id, barrier.prev)
+                writing.undo(table.table.relation, barrier.prev)
             elif table.nulls:
                 table.nulled += writing.nulled(table.table.relation)
     hidden = seen.snapshot.hidden([*undecided, *one.reader.xids])
@@ -294,7 +294,7 @@ class _Epoch:
 
     def _counting(self, table: TableEpoch, changes: Sequence[Change]) -> tuple[Applies, Callable[[Key], bool]]:
         """Return which halves of these changes count, and at which keys the stored row may be stale."""
-        patched, reload = table.patched, table.table.scan.sweep is not None
+        patched, reload = table.patched, table.table.over_stored
         if table.complete:
             return _unless_patched(patched), lambda _: False
         keys = list({key for _, *halves, _ in changes for key in halves if key is not None})

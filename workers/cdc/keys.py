@@ -49,6 +49,11 @@ class ExternalTable:
     oid: int = 0
 
     @property
+    def over_stored(self) -> bool:
+        """Whether its history is read over stored rows. A table in a lake is emptied first."""
+        return self.scan.sweep is not None and self.relation.lake is None
+
+    @property
     def named(self) -> tuple[str, str]:
         """Schema and name."""
         return self.scan.external_schema, self.scan.external_table

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from service.protocol.kept import nulled_query
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
-from service.protocol.relation import state_table
+from service.protocol.relation import log_table, state_table
 from workers.backfill.actors import FragmentTask
 from workers.backfill.order import Position
 from workers.backfill.pace import page_rows_after
@@ -277,8 +277,9 @@ class _Copying:
         """Yield the function that writes rows to the table. A refused row raises when the context ends, or earlier."""
         relation = self.copied.table.relation
         names = ", ".join(quoted(name) for name in stored_columns(relation))
-        reload = self.copied.table.scan.sweep is not None
-        target = f"pg_temp.reload_{relation.id}" if reload else state_table(relation.id)
+        reload = self.copied.table.over_stored
+        stored = state_table(relation.id) if relation.lake is None else log_table(relation.id)
+        target = f"pg_temp.reload_{relation.id}" if reload else stored
         if reload:
             like = f"select {names} from {state_table(relation.id)} with no data"
             store.execute(_sql(f"create temp table {target[8:]} on commit drop as {like}"))

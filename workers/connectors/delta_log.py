@@ -66,14 +66,14 @@ def describe(options: Mapping[str, str]) -> TableShape:
             table = delta_table(place)
             _check_protocol(list(table.protocol().reader_features or ()))
             _check_mapping(table.metadata().configuration)
-            return TableShape(table.version(), table.schema().to_json(), _rows(table))
+            return TableShape(table.version(), table.schema().to_json(), rows_of(table))
     except TableNotFoundError:
         raise RefusedTableError(f"there is no Delta table at {place.location}, as the worker sees it") from None
     except (OSError, DeltaError) as error:
         raise RefusedTableError(f"{place.location} cannot be read by the worker: {error}") from error
 
 
-def _rows(table: DeltaTable) -> int:
+def rows_of(table: DeltaTable) -> int:
     """Return how many rows the log of a table knows of. It counts those that are marked as deleted, too."""
     counts: Any = pa.table(table.get_add_actions()).column("num_records")
     return int(pc.sum(counts).as_py() or 0)
@@ -181,7 +181,7 @@ class Watch:
         now = time.monotonic()  # noqa: TID251 - a thread of its own paces itself
         if now - self._counted_at >= COUNT_SECONDS:
             self._counted_at = now
-            self.rows = _rows(opened(self.place, self.newest))
+            self.rows = rows_of(opened(self.place, self.newest))
 
     def _check(self, files: Files, version: int) -> None:
         for action in _actions(files, version):

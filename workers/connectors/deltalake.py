@@ -86,7 +86,7 @@ def _create(options: DeltaOptions, relation: Relation) -> None:
         partition_by=list(options.partitions),
         description=f"{relation.kind} {relation.name}",
         # Readers of a view follow its change feed, and need not read files that a merge has written again.
-        configuration=_FED if relation.kind is RelationKind.MATERIALIZED_VIEW else None,
+        configuration=None if relation.kind is RelationKind.SINK else _FED,
         storage_options=storage_options(options.store),
     )
 
@@ -167,7 +167,7 @@ class DeltaSink:
                 self._deliver(generation, committed)
         files.put(f"{staged}/{_BEGAN}/{self.generation}", b"")
         for generation in older:
-            self._discard(f"{staged}/{generation}")
+            self.discard(f"{staged}/{generation}")
         # Only the newest mark counts, and each recovery makes one.
         for generation in began:
             if generation < self.generation:
@@ -183,7 +183,7 @@ class DeltaSink:
         """See `Sink`."""
         staged = staged_in(self.options)
         for generation in _numbers(self.files, staged):
-            self._discard(f"{staged}/{generation}")
+            self.discard(f"{staged}/{generation}")
         self.files.remove_folder(staged)
         table = delta_table(self.options)
         if table.transaction_version(_OWNER) == _number(self.options.app):
@@ -221,23 +221,24 @@ class DeltaSink:
         notes = chain.from_iterable(notes_in(self.files, folder, epoch) for epoch in epochs if epoch > consumed)
         for merged, some in groupby(notes, key=lambda note: note.merged):
             together = list(some)
-            commit = self._merge if merged else self._append
+            commit = self.merge if merged else self._append
             commit(delta_table(self.options), together[-1].epoch, together)
         for epoch in epochs:
             self.files.remove_folder(f"{folder}/{epoch}")
         return True
 
     def _append(self, table: DeltaTable, epoch: int, notes: Sequence[Note]) -> None:
-        actions: list[AddAction | RemoveAction] = [self._added(note) for note in notes]
-        table.create_write_transaction(actions, "append", table.schema(), commit_properties=self._commit(epoch))
+        actions: list[AddAction | RemoveAction] = [self.added(note) for note in notes]
+        said = self.said(Transaction(self.options.app, epoch))
+        table.create_write_transaction(actions, "append", table.schema(), commit_properties=said)
 
-    def _added(self, note: Note) -> AddAction:
+    def added(self, note: Note) -> AddAction:
         """Return the action that makes a file part of the table. Raises FileNotFoundError if somebody removed it."""
         modified, stats = (self.files.info(note.path).mtime_ns or 0) // 1_000_000, json.dumps({"numRecords": note.rows})
         values: dict[str, str | None] = dict(zip(self.options.partitions, note.values, strict=True))
         return AddAction(note.path, note.size, values, modified, data_change=True, stats=stats)
 
-    def _merge(self, table: DeltaTable, epoch: int, notes: Sequence[Note]) -> None:
+    def merge(self, table: DeltaTable, epoch: int, notes: Sequence[Note], *also: Transaction) -> None:
         """Merge the changes of some epochs, of each key the last one."""
         key = self.options.key
         # Without parentheses, delta-rs takes the next condition for a part of the second value.
@@ -247,20 +248,20 @@ class DeltaSink:
             same,
             source_alias="s",
             target_alias="t",
-            commit_properties=self._commit(epoch),
+            commit_properties=self.said(Transaction(self.options.app, epoch), *also),
         )
         gone = _of("s", GONE)
         merge = merge.when_matched_delete(gone).when_matched_update_all(f"not {gone}", except_cols=[GONE])
         merge.when_not_matched_insert_all(f"not {gone}", except_cols=[GONE]).execute()
 
-    def _commit(self, epoch: int) -> CommitProperties:
-        """Return what a commit says besides. Delta refuses it if another one of the app came between."""
+    def said(self, *consumed: Transaction) -> CommitProperties:
+        """Return what a commit says besides. Delta refuses it if another one of these apps came between."""
         return CommitProperties(
-            custom_metadata={"tidefill.sink": self.relation.name, "tidefill.epoch": str(epoch)},
-            app_transactions=[Transaction(self.options.app, epoch)],
+            custom_metadata={"tidefill.sink": self.relation.name, "tidefill.epoch": str(consumed[0].version)},
+            app_transactions=list(consumed),
         )
 
-    def _discard(self, folder: str) -> None:
+    def discard(self, folder: str) -> None:
         """Remove what a generation has prepared, and that is no part of the table."""
         table = set(delta_table(self.options).file_uris())
         for epoch in _numbers(self.files, folder):

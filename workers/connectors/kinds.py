@@ -11,10 +11,13 @@ from workers.connectors import delta_log, deltalake
 from workers.connectors.blackhole import Blackhole
 from workers.connectors.constant import Constants
 from workers.connectors.datagen import Generator
-from workers.connectors.port import Claim, Describe, MakeReader, MakeSink, Sink
+from workers.connectors.delta_carried import CarriedTable
+from workers.connectors.port import Carried, Claim, Describe, MakeCarried, MakeReader, MakeSink, Sink
 
 SOURCES: Final[Mapping[str, MakeReader]] = {"datagen": Generator.of, "constant": Constants.of}
 SINKS: Final[Mapping[str, MakeSink]] = {"blackhole": Blackhole.of, delta.NAME: deltalake.DeltaSink.of}
+CARRIED: Final[Mapping[str, MakeCarried]] = {delta.NAME: CarriedTable.of}
+"""Connectors whose tables followed tables may have."""
 CLAIMS: Final[Mapping[str, Claim]] = {delta.NAME: deltalake.claim}
 """Connectors whose targets are made ready before the job begins."""
 
@@ -33,3 +36,8 @@ def options_of(connector: Connector, secret_of: SecretOf) -> Mapping[str, str]:
 def sink_of(connector: Connector, secret_of: SecretOf, relation: Relation, generation: Generation) -> Sink:
     """Return a sink, which has the present values of its secrets."""
     return SINKS[connector.name](options_of(connector, secret_of), relation, generation)
+
+
+def carried_of(connector: Connector, secret_of: SecretOf, relation: Relation, generation: Generation) -> Carried:
+    """Return the table of a followed table, which has the present values of its secrets."""
+    return CARRIED[connector.name](options_of(connector, secret_of), relation, generation)

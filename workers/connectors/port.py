@@ -97,6 +97,50 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Consumed:
+    """What the table of a followed table has: its version, about how many rows, and the epochs up to which it has all
+    `changes`, and all rows of history (`pages`).
+    """
+
+    version: int
+    rows: int
+    changes: Epoch
+    pages: Epoch
+
+
+class Carried(Protocol):
+    """The table outside of a followed table, in one generation, as the worker sees it.
+
+    It gets the rows of a log in the state store that is committed. Any call may raise the errors of its storage, and
+    MovedError if another one is at work: then `begin` comes next.
+    """
+
+    @property
+    def commit_seconds(self) -> float:
+        """The least time between two commits."""
+        ...
+
+    @property
+    def writer(self) -> SinkWriter:
+        """The receiver of rows in tasks: PAGE for rows at new keys, LIVE and CLOSE for changes."""
+        ...
+
+    def begin(self) -> Consumed:
+        """Shut out older generations, remove what they have prepared, and return what the table has."""
+        ...
+
+    def clear(self) -> None:
+        """Remove what is prepared."""
+        ...
+
+    def commit(self, before: Consumed, upto: Epoch, prepared: int, *, truncated: bool) -> Consumed:
+        """Commit what `writer` has prepared at `upto`: so many rows, all that the log has since `before`. If it was
+        `truncated`, no other row stays.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Some rows of a split, as Postgres texts in the order of the relation's columns, including hidden ones.
 
@@ -127,6 +171,8 @@ MakeReader = Callable[[Mapping[str, str], Relation], SplitReader]
 """Returns the reader of a table that is filled with these options."""
 MakeSink = Callable[[Mapping[str, str], Relation, Generation], Sink]
 """Returns a sink with these options, for rows of this form."""
+MakeCarried = Callable[[Mapping[str, str], Relation, Generation], Carried]
+"""Returns the table with these options that a followed table of this form has."""
 Describe = Callable[[Mapping[str, str]], TableShape]
 """Returns what a table is that shall be read in place. Raises RefusedTableError."""
 Claim = Callable[[Mapping[str, str], Relation], None]

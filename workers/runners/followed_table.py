@@ -2,7 +2,7 @@
 `workers.runners.source_scan`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from service.protocol.cdc import CdcScan, CdcTableReport, Sweep
-from service.protocol.ids import Epoch
+from service.protocol.ids import Epoch, Generation
 from service.protocol.mutation import Mutation, Reload
 from service.protocol.plan import VnodePosition
+from service.protocol.relation import versions_of
 from service.protocol.report import ActorReport
 from workers.backfill.pace import Pace
 from workers.cdc.keys import ExternalTable, stretches
@@ -21,7 +22,10 @@ from workers.cdc.publication import Watch
 from workers.cdc.snapshots import Snapshot
 from workers.cdc.sweeping import Swept
 from workers.cdc.table_epoch import TableEpoch
+from workers.connectors.in_place import version_at, version_row
+from workers.connectors.port import Carried
 from workers.engines.rows import actor_indexes
+from workers.runners.carrier import Carrier
 from workers.runners.history import HistoryScan
 from workers.runners.port import RunningEpoch
 from workers.spark.frames import OUTCOME, outcome, run_frame, task_of
@@ -70,6 +74,14 @@ class FollowedTable(HistoryScan):
     planned: PagesJob | None = None
     outcomes: list[PagesOutcome] = field(default_factory=list[PagesOutcome])
     """The results of this epoch's pages. They count only after the log was read."""
+    carried: Callable[[Generation], Carried] | None = None
+    """Makes the table in a lake that has the rows. None if the state store has them."""
+    carrier: Carrier | None = None
+    """What carries the rows there, from the first epoch on."""
+    read_at: Epoch | None = None
+    """The epoch up to which the table in the lake has to come before the history is over."""
+    rows: int | None = None
+    """How many rows the table in the lake had when they were last counted."""
 
     @property
     def positions(self) -> dict[int, VnodePosition]:
@@ -101,7 +113,51 @@ class FollowedTable(HistoryScan):
 
     def may_read(self, *, paused: bool) -> bool:
         """Return whether history may be read in an epoch. `paused`: whether the graph is paused."""
-        return self.broken is None and super().may_read(paused=paused)
+        full = self.carrier is not None and self.carrier.full
+        return self.broken is None and not full and super().may_read(paused=paused)
+
+    def begin(self, epoch: RunningEpoch, spark: SparkSession, *, committed: bool) -> None:
+        """Begin an epoch, before which the last one was `committed` or not."""
+        self.outcomes, self.swept, self.waiting, self.timings_ms = [], None, None, {}
+        if self.carried is None:
+            return
+        if self.carrier is None:
+            make = partial(self.carried, epoch.barrier.generation)
+            self.carrier = Carrier(spark, epoch.stores.by_sql, self.target, make)
+            self.carrier.start()
+        if committed:
+            self.carrier.committed(epoch.barrier.prev)
+        if self.carrier.away is not None:
+            self.waiting = f"its rows wait for its Delta table: {self.carrier.away}"
+        elif self.carrier.full:
+            self.waiting = f"{self.carrier.backlog} rows wait to be written to its Delta table"
+
+    def over(self, prev: Epoch) -> bool:
+        """Whether the history was over at the epoch before this one, also in a lake."""
+        if not self.state.finished:
+            self.read_at = None
+            return False
+        if self.carrier is None:
+            return True
+        self.read_at = prev if self.read_at is None else self.read_at
+        return self.carrier.has(self.read_at)
+
+    def end(self) -> None:
+        """Carry no more."""
+        if self.carrier is not None:
+            self.carrier.end()
+
+    def _store_version(self, carrier: Carrier, epoch: RunningEpoch) -> None:
+        """Store the version that the table in the lake has from this epoch on."""
+        had, store = carrier.had, epoch.stores.versioned
+        before = None if had is None else version_at(store, self.target, epoch.barrier.prev)
+        if had is None or had.version == before:
+            return
+        store.write(versions_of(self.target), epoch.barrier.curr, version_row(had.version, before))
+        known = 0 if before is None else had.rows if self.rows is None else self.rows
+        self.rows = had.rows
+        # Besides the rows, as many as are known, the version itself has changed.
+        epoch.wrote(self.target.id, inserted=1 + max(had.rows - known, 0), ended=1 + max(known - had.rows, 0))
 
     def pages_task(self, curr: Epoch, permits: Sequence[int | None], undecided: tuple[int, ...]) -> PagesTask:
         """Return the task of its actors for an epoch, without their time slice."""
@@ -139,14 +195,20 @@ class FollowedTable(HistoryScan):
         outcomes = {outcome.actor: outcome for outcome in self.outcomes if counts}
         if counts and self.swept is not None:
             self.sweep = self.swept.sweep
-        if done is not None and counts:
+        if self.carrier is not None:
+            self._store_version(self.carrier, epoch)
+            self.carrier.backlog += 0 if done is None or not counts else done.paged + done.changes
+        elif done is not None and counts:
             epoch.wrote(self.target.id, inserted=done.paged + done.made, ended=done.ended)
+        if done is not None and counts:
             self.nulled += done.nulled
         epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
         changes = done.changes if done is not None and counts else 0
         self.advance(list(outcomes.values()))
         # The log is read once, not by the actors, so the first actor reports its changes.
-        return self.reports(outcomes, finishing=finishing, forwarded=lambda actor: 0 if actor else changes)
+        held_up = self.carrier is not None and not finishing
+        forwarded = (changes, *(0 for _ in self.state.actors))
+        return self.reports(outcomes, finishing=finishing, held_up=held_up, forwarded=forwarded.__getitem__)
 
     def told(self) -> CdcTableReport | None:
         """Return why the table is broken or has to wait, and how it is published. None where nothing is to report."""

@@ -25,7 +25,7 @@ def joins_of(
         FragmentKind.STREAM_SCAN: partial(_scan, spark, secret_of),
         FragmentKind.OPERATOR: partial(Operator.join, spark),
         FragmentKind.SOURCE_SCAN: partial(_source_scan, secret_of),
-        FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of),
+        FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of, secret_of),
     }
 
 

@@ -13,11 +13,12 @@ answers (`workers.cdc.backoff`).
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from service.protocol.barrier import BarrierKind
-from service.protocol.cdc import SourceConnection, SourceReport, lsn_of
+from service.protocol.cdc import SourceConnection, SourceReport, Sweep, lsn_of
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan, SourceScanPlan
@@ -29,14 +30,15 @@ from workers.cdc.backoff import SLOW_SECONDS, Backoff
 from workers.cdc.connecting import EPOCH_SECONDS, AwayError, ChangedError, HeldUpError, understanding
 from workers.cdc.external import Seen, Session
 from workers.cdc.following import Followed, follow
-from workers.cdc.keys import ExternalKey, ExternalTable
 from workers.cdc.log_stream import LaterError
 from workers.cdc.pages import Copied
 from workers.cdc.pgoutput import lsn_text
 from workers.cdc.publication import Watch
 from workers.cdc.snapshots import Snapshot
-from workers.cdc.sweeping import sweep
-from workers.cdc.table_epoch import TableEpoch, altered, remedy
+from workers.cdc.sweeping import Swept, sweep
+from workers.cdc.table_epoch import TableEpoch, altered
+from workers.connectors.kinds import SecretOf, carried_of
+from workers.runners.external_checks import check_server, judge, looked_at, older
 from workers.runners.followed_table import FollowedTable, PagesJob
 from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
 
@@ -64,6 +66,7 @@ class SourceScans:
     undecided: tuple[int, ...]
     spark: SparkSession
     connection_of: Callable[[SourceId], SourceConnection]
+    secret_of: SecretOf
     tables: dict[FragmentId, FollowedTable] = field(default_factory=dict[FragmentId, FollowedTable])
     session: Session | None = None
     conninfo: str = field(default="", repr=False)
@@ -99,6 +102,7 @@ class SourceScans:
         cls,
         spark: SparkSession,
         connection_of: Callable[[SourceId], SourceConnection],
+        secret_of: SecretOf,
         runners: Mapping[Place, FragmentRunner],
         job: JobPlan,
         fragment: FragmentPlan,
@@ -112,7 +116,7 @@ class SourceScans:
         assert isinstance(fragment, SourceScanPlan)
         plan = fragment.cdc.source
         offset = lsn_of(plan.offset)
-        new = cls(plan.id, plan.slot, plan.publication, offset, offset, plan.undecided, spark, connection_of)
+        new = cls(plan.id, plan.slot, plan.publication, offset, offset, plan.undecided, spark, connection_of, secret_of)
         # An existing runner is used as it is, because its offset may be newer than the plan's.
         source = runners.get(new.place, new)
         assert isinstance(source, cls)
@@ -132,6 +136,7 @@ class SourceScans:
             watch=Watch(fragment.cdc.published),
             sweep=fragment.cdc.sweep,
             nulled=fragment.cdc.nulled,
+            carried=None if fragment.lake is None else partial(carried_of, fragment.lake, self.secret_of, job.relation),
         )
 
     def mutate(self, mutation: Mutation, now: float) -> None:
@@ -145,10 +150,19 @@ class SourceScans:
 
     def stop(self, jobs: Sequence[JobId]) -> bool:
         """Remove the tables of jobs. Return whether no table is left."""
-        self.tables = {id_: table for id_, table in self.tables.items() if table.job not in jobs}
+        for id_, table in list(self.tables.items()):
+            if table.job in jobs:
+                table.end()
+                del self.tables[id_]
         return not self.tables
 
     def end(self) -> None:
+        """Close the sessions, and carry nothing more into a lake."""
+        self._close()
+        for table in self.tables.values():
+            table.end()
+
+    def _close(self) -> None:
         """Close the sessions, and discard what was looked up with them."""
         if self.session is not None:
             self.session.close()
@@ -159,12 +173,13 @@ class SourceScans:
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Read pages, then the log. Raises what Spark and the state store raise."""
         # A barrier comes only after the last checkpoint was committed.
+        committed = self._commits or epoch.barrier.kind is BarrierKind.INITIAL
         if self._commits:
             self.committed = self.offset
         self._commits = epoch.barrier.kind is not BarrierKind.BARRIER
-        finished = {id_: table.state.finished for id_, table in self.tables.items()}
         for table in self.tables.values():
-            table.outcomes, table.swept, table.waiting, table.timings_ms = [], None, None, {}
+            table.begin(epoch, self.spark, committed=committed)
+        finished = {id_: table.over(epoch.barrier.prev) for id_, table in self.tables.items()}
         done: dict[FragmentId, TableEpoch] = {}
         followed, waiting = None, None
         self.seen, self.overrun, began = None, 0.0, epoch.clock()
@@ -180,7 +195,7 @@ class SourceScans:
                 self._held(before, now)
             elif not isinstance(error, _StillAwayError):
                 self.backoff.failed(str(error), now, held=now - began)
-                self.end()
+                self._close()
             self._take_back(epoch)
             waiting = str(error)
         reports: list[FragmentReport] = []
@@ -234,9 +249,9 @@ class SourceScans:
         unknown = [table for table in self.tables.values() if table.broken is None and table.table is None]
         # Check the server first, because another server's catalog says nothing about the followed tables.
         if unknown:
-            _check_server(session, unknown)
+            check_server(session, unknown)
         for table in unknown:
-            table.table = _looked_at(session, table)
+            table.table = looked_at(session, table)
         return [table for table in self.tables.values() if table.broken is None]
 
     def _held(self, before: float, now: float) -> None:
@@ -274,19 +289,24 @@ class SourceScans:
             table.outcomes = table.planned.run(task.model_copy(update={"slice_seconds": slice_seconds}))
         self.overrun += max((outcome.overrun_seconds for outcome in table.outcomes), default=0.0)
         table.measured(slice_seconds=slice_seconds, job_seconds=epoch.clock() - began)
-        _judge(table, session)
+        judge(table, session)
 
     def _sweep(self, session: Session, table: FollowedTable, epoch: RunningEpoch, permits: int | None) -> None:
         """Compare stored keys of a reloaded table with the external ones."""
         assert table.table is not None
         assert table.sweep is not None
+        if not table.table.over_stored:
+            with applying(epoch.stores.by_sql) as writing:
+                writing.truncate(table.target, epoch.barrier.curr)
+            table.swept = Swept(Sweep(over=True))
+            return
         until = epoch.clock() + table.pace.slice_seconds(epoch.share_seconds())
 
         def may_show(snapshot: Snapshot) -> str | None:
             if hidden := snapshot.hidden(self.undecided):
                 return f"transaction {hidden[0]} is committed but not yet visible"
             if snapshot.xmin < table.scan.readable_after:
-                return f"transactions that began before the reload still run: {_older(session, table)}"
+                return f"transactions that began before the reload still run: {older(session, table)}"
             return None
 
         try:
@@ -319,7 +339,7 @@ class SourceScans:
         if written:
             with applying(epoch.stores.by_sql) as writing:
                 for table in written:
-                    writing.undo(table.target.id, epoch.barrier.prev)
+                    writing.undo(table.target, epoch.barrier.prev)
         for table in self.tables.values():
             table.outcomes, table.swept = [], None
 
@@ -345,55 +365,3 @@ class SourceScans:
 
 class _StillAwayError(AwayError):
     """The back-off has not ended, so the source is not tried in this epoch."""
-
-
-def _older(session: Session, table: FollowedTable) -> str:
-    return session.older(session.snapshot(), table.scan.readable_after)
-
-
-def _judge(table: FollowedTable, session: Session) -> None:
-    """Record on the table why actors could not read. Raises AwayError where the external database does not answer."""
-    for outcome in table.outcomes:
-        if outcome.away is not None:
-            raise AwayError(outcome.away)
-        if outcome.broken is not None and table.broken is None:
-            table.broken = f"{outcome.broken}: {remedy(table.target.name)}"
-        if outcome.altered is not None and table.broken is None:
-            one = table.epoch()
-            altered(session, one, outcome.altered)
-            table.broken = one.broken
-        if outcome.waiting is not None:
-            table.waiting = outcome.waiting
-        if outcome.behind:
-            assert table.table is not None
-            older = _older(session, table)
-            table.waiting = f"transactions that began before the table was published still run: {older}"
-
-
-def _check_server(session: Session, tables: Sequence[FollowedTable]) -> None:
-    """Raise AwayError where the server is neither the one on which the tables were first followed nor a copy of it."""
-    now = session.system()
-    for published in (table.scan.published for table in tables):
-        before = None if published is None else published.system
-        if before is not None and now is not None and before != now:
-            raise AwayError(
-                f"the server is another one, with a slot of the same name: its system identifier is {now}, not "
-                f"{before}; point the source back, or DROP and CREATE it and its tables again"
-            )
-
-
-def _looked_at(session: Session, table: FollowedTable) -> ExternalTable | None:
-    """Return the table as the external catalog has it now. Mark it as broken and return None where it has changed."""
-    external = {column.name: column for column in table.scan.columns}
-    key = tuple(ExternalKey(external[part.name].external, external[part.name].type) for part in table.target.key)
-    described = ExternalTable(table.target, table.scan, key)
-    try:
-        found = session.table(described)
-    except ChangedError as error:
-        one = table.epoch(described)
-        altered(session, one, str(error))
-        table.broken = one.broken
-        return None
-    if found is None:
-        table.broken = f"the external table {described.name} was dropped or renamed: {remedy(table.target.name)}"
-    return found

@@ -251,6 +251,10 @@ class SqlStore(Protocol):
         """
         ...
 
+    def read_sql(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query, which reads only, in a schema of wire types."""
+        ...
+
 
 class Upkeep(Protocol):
     """Work on a format's tables beside the epochs, which costs time but never a row."""

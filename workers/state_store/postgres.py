@@ -158,6 +158,11 @@ class PostgresStore:
             copy_csv(cursor, state_table(relation.id), incoming)
         return Written(incoming.rows, closed)
 
+    def read_sql(self, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query, which reads only, in a schema of wire types."""
+        with adbc_connection(self.url, self._name, CHANGES, autocommit=True) as connection:
+            yield from _read(connection, query, schema)
+
     @contextmanager
     def transaction(self, setup: Sequence[str], *, kept: bool = True) -> Generator[BoundedSession]:
         """Yield a session in a transaction. When the context ends, fence and commit it, or roll back unless `kept`."""

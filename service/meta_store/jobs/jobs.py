@@ -241,7 +241,11 @@ class PostgresFailures(OnConnection):
 def _secrets(new: NewFragment) -> Collection[str]:
     """Return the names of the secrets that a connector uses."""
     match new:
-        case NewTableScan(sink=Connector(secrets=secrets)) | NewSplitScan(connector=Connector(secrets=secrets)):
+        case (
+            NewTableScan(sink=Connector(secrets=secrets))
+            | NewSourceScan(lake=Connector(secrets=secrets))
+            | NewSplitScan(connector=Connector(secrets=secrets))
+        ):
             return frozenset(secrets.values())
         case _:
             return ()
@@ -275,6 +279,7 @@ def _stored(new: NewFragment, late: Collection[RelationId], ids: Mapping[Relatio
                 "rate_limit": new.rate_limit,
                 "auto": new.auto,
                 "added": new.added,
+                "connector": None if new.lake is None else new.lake.model_dump(),
             }
         case NewSplitScan():
             return {

@@ -188,6 +188,7 @@ def _fragment(
     read: Sequence[Relation],
 ) -> FragmentPlan:
     one, dealt = FragmentId(row.id), tuple(_actor(one, positions, finished=bool(row.finished)) for one in actors)
+    outside = None if row.connector is None else Connector.model_validate(row.connector)
     match FragmentKind(row.kind):
         case FragmentKind.DML:
             return DmlPlan(id=one, actors=dealt)
@@ -204,14 +205,14 @@ def _fragment(
                 scan_type=ScanType(row.scan_type),
                 lookups=tuple(read[1:]),
                 output=row.output,
-                sink=None if row.connector is None else Connector.model_validate(row.connector),
+                sink=outside,
             )
         case FragmentKind.CDC_SCAN:
-            scan = scan_of(row)
-            return SourceScanPlan(id=one, actors=dealt, rate_limit=row.rate_limit, waiting=row.waiting, cdc=scan)
+            limit, scan = row.rate_limit, scan_of(row)
+            return SourceScanPlan(id=one, actors=dealt, rate_limit=limit, waiting=row.waiting, cdc=scan, lake=outside)
         case FragmentKind.SOURCE_SCAN:
-            connector = Connector.model_validate(row.connector)
-            return SplitScanPlan(id=one, actors=dealt, connector=connector)
+            assert outside is not None
+            return SplitScanPlan(id=one, actors=dealt, connector=outside)
         case FragmentKind.OPERATOR:
             assert isinstance(query, Stage)
             return OperatorPlan(id=one, actors=dealt, query=query, inputs=tuple(read), output=row.output)

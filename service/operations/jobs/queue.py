@@ -138,10 +138,9 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         return False
     try:
         for output in plan.outputs:
-            its_lookups = [one for one in needed if one.relation == output.id]
-            its_sums = sums.get(output.id, ())
+            mine, its_sums = [one for one in needed if one.relation == output.id], sums.get(output.id, ())
             await world.state_store.tables.create(
-                output, term=term, loading=loading, lookups=its_lookups, sums=its_sums
+                output, term=term, loading=loading, lookups=mine, sums=its_sums, logged=plan.is_logged
             )
     except Refused as error:
         async with world.stores.begin(term) as tx:

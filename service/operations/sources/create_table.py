@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from service.domain.adaptive import AUTO
+from service.domain.connectors import checked_sink
 from service.domain.errors import Invalid, MetaError, NotFound
 from service.domain.external import ExternalTable, Follower, check_published, follower
 from service.domain.parallelism import asked_vnodes, blocks
@@ -22,7 +23,10 @@ from service.operations.leaving import Gone
 from service.operations.naming import table_there
 from service.operations.retrying import retried
 from service.operations.sources import registry
+from service.operations.sources.claiming import claimed
+from service.operations.sources.places import check_place
 from service.operations.sources.registry import ABANDONED
+from service.operations.sources.secrets import check_secrets
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.records import NewJob, NewSourceScan
@@ -30,10 +34,12 @@ from service.ports.source_records import Source
 from service.ports.sources import Address
 from service.protocol.cdc import CdcScan, CdcSource, Split
 from service.protocol.columns import TypeName
+from service.protocol.connector import Connector
 from service.protocol.ids import RelationId
 from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
 from service.sql.statements.follow import CreateTableFrom
 from service.sql.statements.tables import UNBOUND
+from service.sql.statements.target import Target
 
 _WHOLE_NUMBERS: Final = (TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT)
 
@@ -183,12 +189,21 @@ async def _published(
         timestamp=statement.timestamp,
         published=published,
         unkeepable=statement.unkeepable,
-        all_columns=statement.columns is None,
+        # Columns of a table in a lake stay as they are.
+        all_columns=statement.columns is None and statement.target is None,
     )
 
 
+async def _lake(world: World, target: Target, relation: Relation) -> Connector:
+    """Return the Delta table for the rows of a relation, which is ready. Raises Invalid, NotFound, Unavailable."""
+    connector = checked_sink(target.options, target.secrets, relation.delivered, [part.name for part in relation.key])
+    await check_secrets(world, target)
+    check_place(world, connector)
+    return await claimed(world, connector, relation)
+
+
 async def _new(
-    world: Context,
+    world: World,
     statement: CreateTableFrom,
     outside: _Outside,
     scan: CdcScan,
@@ -203,6 +218,7 @@ async def _new(
         key=outside.shape.key,
         vnode_count=asked_vnodes(statement.vnode_count, session) or VNODE_COUNT_DEFAULT,
     )
+    lake = None if statement.target is None else await _lake(world, statement.target, relation)
     limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
     async with world.stores.begin() as tx:
         first = await first_limit(tx)
@@ -214,5 +230,6 @@ async def _new(
         cdc=scan,
         added=outside.expected,
         completed=not statement.snapshot,
+        lake=lake,
     )
     return NewJob(relation, text, background=False, fragments=(fragment,), views=(RelationId(outside.source.id),))

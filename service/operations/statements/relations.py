@@ -13,7 +13,7 @@ from service.operations.statements.targets import release, target_of
 from service.protocol.relation import RelationKind
 from service.sql.statements.relations import Describe, Drop, ShowCreate, ShowInternalTables, ShowRelations
 
-_SENT: Final = frozenset({RelationKind.SINK, RelationKind.MATERIALIZED_VIEW})
+_SENT: Final = frozenset({RelationKind.SINK, RelationKind.MATERIALIZED_VIEW, RelationKind.TABLE})
 """The kinds of relations that may have a target outside."""
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
 

@@ -58,7 +58,11 @@ def _filled(relation: Relation, connector: Connector, splits: int, text: str) ->
     return NewJob(relation, text, background=False, fragments=(scan,))
 
 
-@handles(CreateTableFrom, needs=Role.OPERATOR)
+def _of_target(statement: CreateTableFrom) -> Role:
+    return needs(statement.target)
+
+
+@handles(CreateTableFrom, needs=_of_target)
 async def _create_from(call: Call, statement: CreateTableFrom) -> Outcome:
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
     notices = await create_table.create_table(

@@ -1,6 +1,5 @@
 """Send the rows of a planned job to an external system. A worker makes the target ready, and cleans it up last."""
 
-import secrets
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -11,20 +10,19 @@ from service.domain.own_graph import check_own_graph
 from service.domain.roles import Role
 from service.domain.strategy import chosen
 from service.operations.asking import ask
+from service.operations.sources.claiming import claimed
 from service.operations.sources.places import check_fed_by_others, check_place
 from service.operations.sources.secrets import check_secrets
 from service.operations.statements.call import Call
 from service.operations.world import Context, World
 from service.ports.records import NewJob
-from service.protocol.delta import APP
 from service.protocol.ids import RequestId
-from service.protocol.request import ClaimTarget, ReleaseTarget
+from service.protocol.request import ReleaseTarget
 from service.sql.statements.target import Target
 from service.telemetry.log import logger
 
 log = logger("targets")
 
-CLAIM_WAIT: Final = timedelta(minutes=1)
 RELEASE_WAIT: Final = timedelta(seconds=15)
 
 
@@ -44,10 +42,7 @@ async def sent(call: Call, new: NewJob, target: Target) -> NewJob:
         async with call.world.stores.begin() as tx:
             await check_fed_by_others(tx, connector, new.upstreams)
         check_own_graph(COMMITS, chosen(call.session))
-        # Ids of relations repeat in other installations, which may write to the same table.
-        options = {**connector.options, APP: f"tidefill-{secrets.token_hex(8)}"}
-        connector = connector.model_copy(update={"options": options})
-        await ask(call.world, ClaimTarget(id=RequestId(0), connector=connector, relation=relation), limit=CLAIM_WAIT)
+        connector = await claimed(call.world, connector, relation)
         new = replace(new, own_graph=new.own_graph or COMMITS)
     last = (replace(scan, sink=connector) if scan.output is None else scan for scan in new.table_scans)
     return replace(new, fragments=tuple(last))
@@ -59,9 +54,9 @@ async def target_of(world: Context, name: str) -> ReleaseTarget | None:
         found = await tx.catalog.named(name)
         plans = [] if found is None else await tx.plans.of([found.job])
     for plan in plans:
-        for scan in plan.table_scans:
-            if scan.sink is not None and SINKS[scan.sink.name].commits:
-                return ReleaseTarget(id=RequestId(0), connector=scan.sink, relation=plan.relation)
+        for connector in (plan.followed_in_lake, *(scan.sink for scan in plan.table_scans)):
+            if connector is not None and SINKS[connector.name].commits:
+                return ReleaseTarget(id=RequestId(0), connector=connector, relation=plan.relation)
     return None
 
 

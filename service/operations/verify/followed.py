@@ -70,6 +70,10 @@ def followed(plan: JobPlan) -> CdcScan:
     name, fragment = plan.relation.name, plan.source_scan
     if fragment is None:
         raise Conflict(f'table "{name}" follows nothing: only what is built from an upstream can be verified')
+    if plan.relation.lake is not None:
+        raise Conflict(
+            f'the rows of table "{name}" lie in a lake: only rows in Postgres are compared with those outside'
+        )
     if fragment.cdc.broken is not None:
         raise Conflict(f'table "{name}" follows no longer: {fragment.cdc.broken}')
     read = [position.state for actor in fragment.actors for position in actor.positions]

@@ -1,5 +1,6 @@
 """CREATE TABLE .. FROM: the clauses after the columns of a table that follows an external table."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
@@ -8,9 +9,12 @@ from service.domain.errors import Invalid
 from service.domain.parallelism import ACTORS_MAX
 from service.protocol.cdc import Unkeepable
 from service.protocol.columns import Column, KeyColumn
+from service.protocol.delta import IN_A_LAKE
 from service.sql.statements.statement import Statement
+from service.sql.statements.target import Target
+from service.sql.statements.using import accept_using, in_lake
 from service.sql.text.cursor import Cursor, checked_column, checked_name
-from service.sql.text.options import Option, rate_limit, read_options, vnode_count
+from service.sql.text.options import Option, discreet, rate_limit, read_options, unexpected_options, vnode_count
 from service.sql.text.tokens import Token, TokenKind, syntax_error, tokenize
 
 PARALLELISM_MAX: Final = 256
@@ -60,6 +64,8 @@ class CreateTableFrom(Statement):
     limited: bool = False
     backfill_rate_limit: Asked = None
     unkeepable: Unkeepable = "fail"
+    target: Target | None = None
+    """The Delta table that has its rows, for a table `USING delta`."""
 
 
 @dataclass(slots=True)
@@ -68,6 +74,7 @@ class _Behind:
     timestamp: str | None = None
     source: tuple[str, int] | None = None
     table: Token | None = None
+    using: dict[str, Option] | None = None
     seen: set[str] = field(default_factory=set[str])
 
 
@@ -84,7 +91,20 @@ def parse_follow(
     *,
     if_not_exists: bool,
 ) -> CreateTableFrom:
-    """Parse the clauses after the columns, INCLUDE, WITH and FROM, each at most once. Raises Invalid."""
+    """Parse the clauses after the columns, USING, INCLUDE, WITH and FROM, each at most once. Raises Invalid."""
+    lies_in_lake = any(token.is_word("using") for token in cursor.rest)
+    with discreet(cursor) if lies_in_lake else nullcontext():
+        return _parse(cursor, name, columns, key, if_not_exists=if_not_exists)
+
+
+def _parse(
+    cursor: Cursor,
+    name: str,
+    columns: tuple[Column, ...] | None,
+    key: tuple[KeyColumn, ...],
+    *,
+    if_not_exists: bool,
+) -> CreateTableFrom:
     if columns is None and key:
         message = (
             "the key of a table that follows another one is that of the other: leave PRIMARY KEY out, or name columns"
@@ -113,7 +133,15 @@ def parse_follow(
         if_not_exists=if_not_exists,
         timestamp=behind.timestamp,
     )
-    return _with_options(statement, behind.options or {})
+    return _placed(statement, behind.using, behind.options or {})
+
+
+def _placed(statement: CreateTableFrom, using: dict[str, Option] | None, options: dict[str, Option]) -> CreateTableFrom:
+    """Return the statement with where its rows lie, and its options. Raises Invalid."""
+    target = None if using is None else in_lake(using, options)
+    if given := [options[one] for one in IN_A_LAKE & options.keys()]:
+        raise unexpected_options(given)
+    return replace(_with_options(statement, options), target=target)
 
 
 def _clause(cursor: Cursor, behind: _Behind) -> None:
@@ -121,8 +149,10 @@ def _clause(cursor: Cursor, behind: _Behind) -> None:
     if token.kind is not TokenKind.NAME or token.value in behind.seen:
         raise syntax_error(token)
     behind.seen.add(token.value)
-    if cursor.accept("with"):
-        behind.options = read_options(cursor, known=_OPTIONS)
+    if token.is_word("using"):
+        behind.using = accept_using(cursor, "table")
+    elif cursor.accept("with"):
+        behind.options = read_options(cursor, known=_OPTIONS | IN_A_LAKE)
     elif cursor.accept("include"):
         behind.timestamp = _included(cursor)
     elif cursor.accept("from"):

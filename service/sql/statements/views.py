@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from service.domain.adaptive import Asked
-from service.domain.connectors import CONNECTOR
 from service.domain.errors import Invalid
-from service.protocol.delta import IN_A_LAKE, NAME
+from service.protocol.delta import IN_A_LAKE
 from service.sql.statements.select import Select
 from service.sql.statements.statement import Parser, Parsers, Statement
-from service.sql.statements.target import Target, target_of
+from service.sql.statements.target import Target
+from service.sql.statements.using import accept_using, in_lake
 from service.sql.text.cursor import Cursor, column_list
-from service.sql.text.options import Option, discreet, rate_limit, read_options, text_option
+from service.sql.text.options import Option, discreet, rate_limit, read_options
 from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind, syntax_error
 from service.sql.text.tree import Tree, parse_tree
 
@@ -116,34 +116,12 @@ def _create(cursor: Cursor) -> CreateMaterializedView:
 
 def _placed(cursor: Cursor) -> tuple[Target | None, dict[str, Option]]:
     """Read where the rows of a view lie, with the options of that place, and the options of the view."""
-    if not cursor.accept("using"):
+    using = accept_using(cursor, "view")
+    if using is None:
         return None, read_options(cursor, known=_OPTIONS) if cursor.accept("with") else {}
-    using = cursor.token
-    if not (cursor.accept("delta") or cursor.accept("deltalake")):
-        raise Invalid(f"a view is USING delta, or without USING in Postgres: not {using.text}", position=using.position)
     with discreet(cursor):
-        given = _clauses(cursor)
         every = read_options(cursor, known=_OPTIONS | IN_A_LAKE) if cursor.accept("with") else {}
-        if twice := given.keys() & every.keys():
-            raise Invalid(f"Duplicated option: {min(twice)}", position=every[min(twice)].place)
-        given |= {name: every.pop(name) for name in IN_A_LAKE & every.keys()}
-        target = target_of(given | {CONNECTOR: text_option(CONNECTOR, using, NAME)})
-    return target, every
-
-
-def _clauses(cursor: Cursor) -> dict[str, Option]:
-    """Read LOCATION and PARTITIONED BY, as the options that they stand for."""
-    found: dict[str, Option] = {}
-    while True:
-        place = cursor.token
-        if cursor.accept("location"):
-            option = Option("location", (cursor.advance(),), cursor.before.text, place.position)
-        elif cursor.accept("partitioned", "by"):
-            names = ", ".join(column_list(cursor))
-            option = text_option("partition_by", place, names)
-        else:
-            return found
-        found[option.name] = option
+        return in_lake(using, every), every
 
 
 def _order(tokens: Sequence[Token]) -> BackfillOrder:
