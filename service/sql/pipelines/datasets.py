@@ -151,6 +151,8 @@ def _materialized(definition: Definition, meaning: Meaning, spec: Spec) -> tuple
         if definition.is_delta or definition.partitions:
             raise Invalid("USING and PARTITIONED BY need a storage in the specification", position=definition.position)
         return f"{begun} AS {meaning.sql}", ""
+    if not meaning.reads:
+        raise Invalid("a view in a lake reads a relation", position=definition.position)
     parts = f" PARTITIONED BY ({_names(definition.partitions)})" if definition.partitions else ""
     options = ", ".join(_options(spec))
     given = f" WITH ({options})" if options else ""

@@ -123,7 +123,7 @@ def test_options_are_those_of_every_table() -> None:
     configuration = {f"tidefill.{name}": value for name, value in options.items()}
     spec = unpacked({"name": "shop", "storage": "s3://lake/it", "configuration": configuration})
     text = (
-        "CREATE MATERIALIZED VIEW a AS SELECT 1 AS x;"
+        "CREATE MATERIALIZED VIEW a AS SELECT x FROM y;"
         "CREATE STREAMING TABLE b PARTITIONED BY (x) AS SELECT x FROM STREAM y"
     )
     view, sink = datasets_of([File("a.sql", text)], spec)
@@ -131,7 +131,7 @@ def test_options_are_those_of_every_table() -> None:
         "commit_interval = '1 s', s3.access.key = 'k', s3.endpoint = 'https://x', s3.secret.key = secret \"the_key\""
     )
     assert view.created_at(1) == (
-        f"""CREATE MATERIALIZED VIEW "a" USING delta LOCATION 's3://lake/it/a' WITH ({given}) AS SELECT 1 AS x"""
+        f"""CREATE MATERIALIZED VIEW "a" USING delta LOCATION 's3://lake/it/a' WITH ({given}) AS SELECT x FROM y"""
     )
     assert sink.created_at(1).endswith(f"location = 's3://lake/it/b', partition_by = 'x', {given})")
 
@@ -164,6 +164,7 @@ def test_without_storage_views_are_in_postgres() -> None:
             "has one query",
         ),
         ("CREATE MATERIALIZED VIEW a AS SELECT x\n, avg(y) AS z FROM t", "f.sql:2", "the digits of an average"),
+        ("CREATE MATERIALIZED VIEW a AS SELECT 1 AS x", "f.sql:1", "a view in a lake reads a relation"),
         ("CREATE MATERIALIZED VIEW a AS SELECT x FROM t, t", None, ""),
         ("\n\nselect 1; set x = 1", "f.sql:3", "CREATE statements only, not SELECT; a project has CREATE"),
     ],
