@@ -117,34 +117,33 @@ def _number(statement: str, base: str) -> int:
 
 def carry_out(service: Service, plan: Planned, *, wait: bool, as_json: bool) -> ExitCode:
     """Drop and create what the plan says. Without `wait`, leave what reads a view that is still being created."""
-    run = _Run(service, plan, as_json=as_json)
+    run = _Run(service, plan, as_json)
     for name in to_drop(plan.steps, plan.held):
-        run.say(f"drop {plan.held[name].kind} {name}")
-        run.sql(f"DROP {str(plan.held[name].kind).upper()} {quoted(name)}")
-    going = {name: one.kind for name, one in plan.held.items() if one.creating and run.concerns(name)}
-    if wait and not run.created(going):
-        return ExitCode.REFUSED
+        kind = plan.held[name].kind
+        run.say(f"drop {kind} {name}")
+        run.sql(f"DROP {kind.upper()} {quoted(name)}")
+    run.going = {name: one.kind for name, one in plan.held.items() if one.creating and run.concerns(name)}
     left: list[str] = []
     for level in to_create(plan.steps):
-        ready = [one for one in level if wait or run.can_be_created(one)]
+        if wait and not run.created({name for one in level for name in one.reads}):
+            return ExitCode.REFUSED
+        ready = [one for one in level if not one.reads & (run.going.keys() | {*left})]
         left += [one.name for one in level if one not in ready]
         for one in ready:
             run.create(one)
-        if wait and not run.created({one.name: one.kind for one in ready if one.kind is not RelationKind.VIEW}):
-            return ExitCode.REFUSED
     if left:
         run.say(f"left until what they read is created, for another run: {', '.join(left)}")
-    return ExitCode.OK
+    return ExitCode.OK if not wait or run.created(run.going) else ExitCode.REFUSED
 
 
 @dataclass(slots=True)
 class _Run:
-    """Changes a service. `begun` are jobs that were started and are not waited for."""
+    """Changes a service. `going` are the objects whose jobs still run, with their kinds."""
 
     service: Service
     plan: Planned
     as_json: bool
-    begun: set[str] = field(default_factory=set[str])
+    going: dict[str, RelationKind] = field(default_factory=dict[str, RelationKind])
 
     def say(self, text: str) -> None:
         if not self.as_json:
@@ -165,25 +164,24 @@ class _Run:
             detail = f"{one.place}: {error.problem.get('detail')}"
             raise RefusedError({**error.problem, "detail": detail}, error.status) from None
         if one.kind is not RelationKind.VIEW:
-            self.begun.add(one.name)
+            self.going[one.name] = one.kind
 
     def concerns(self, name: str) -> bool:
         """Whether the project defines or reads an object."""
         return any(name == step.name or name in step.dataset.reads for step in self.plan.steps)
 
-    def can_be_created(self, one: Dataset) -> bool:
-        """Whether everything that a dataset reads is created."""
-        creating = {name for name, held in self.plan.held.items() if held.creating}
-        return not one.reads & (self.begun | creating)
+    def created(self, names: Collection[str]) -> bool:
+        """Wait for those of these jobs that still run, with a bar for each, until others can read what they make.
 
-    def created(self, jobs: Mapping[str, RelationKind]) -> bool:
-        """Wait until jobs are created and can be read, with a bar for each. Return whether all of them are."""
-        if not jobs:
+        Return whether all of them are created.
+        """
+        waited = [name for name in self.going if name in names]
+        if not waited:
             return True
-        ids = {self.service.job_called(name) for name in jobs}
+        ids = {self.service.job_called(name) for name in waited}
         if not watching.watch(self.service, jobs=ids, follow=False, as_json=self.as_json):
             return False
-        for name, kind in jobs.items():
+        for name in waited:
             # A job is created a moment before others can read its rows.
-            self.sql(f"WAIT {str(kind).upper()} {quoted(name)}")
+            self.sql(f"WAIT {self.going.pop(name).upper()} {quoted(name)}")
         return True

@@ -13,7 +13,7 @@ from service.domain.errors import Invalid
 
 FILES: Final = ("spark-pipeline.yaml", "spark-pipeline.yml")
 """The names under which Spark looks for a specification."""
-_FIELDS: Final = frozenset({"name", "storage", "catalog", "database", "schema", "configuration", "libraries"})
+FIELDS: Final = frozenset({"name", "storage", "catalog", "database", "schema", "configuration", "libraries"})
 _OPTIONS: Final = frozenset({"commit_interval", "s3.endpoint", "s3.region", "s3.access.key", "s3.secret.key"})
 _OWN: Final = "tidefill."
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -46,8 +46,8 @@ def unpacked(found: object) -> Spec:
         raise Invalid("a specification is a map with the fields name, storage and libraries")
     given: Mapping[object, Any] = found
     for name in given:
-        if name not in _FIELDS:
-            raise Invalid(f"unexpected field {name}: the fields are {', '.join(sorted(_FIELDS))}")
+        if name not in FIELDS:
+            raise Invalid(f"unexpected field {name}: the fields are {', '.join(sorted(FIELDS))}")
     if "name" not in given:
         raise Invalid("the field name is missing")
     catalog, database = _text(given, "catalog"), _text(given, "database") or _text(given, "schema")
@@ -58,7 +58,7 @@ def unpacked(found: object) -> Spec:
         storage=None if storage is None else _place(storage),
         prefixes=_prefixes(catalog, database or "public") | _prefixes(catalog, "public"),
         options=options,
-        patterns=tuple(_pattern(one) for one in _listed(given.get("libraries") or [])),
+        patterns=tuple(pattern_of(one) for one in _listed(given.get("libraries") or [])),
         ignored=ignored,
     )
 
@@ -96,7 +96,7 @@ def _listed(libraries: object) -> list[str]:
     return found
 
 
-def _pattern(pattern: str) -> str:
+def pattern_of(pattern: str) -> str:
     """Return a pattern that Spark permits. Raises Invalid for others."""
     if pattern.startswith("/") or not pattern or _MAGIC.search(pattern.removesuffix("/**")):
         raise Invalid(f"{pattern} is no pattern of a library: it is a file, or a folder that ends with /**, from here")

@@ -114,6 +114,20 @@ def _group(node: exp.Group) -> str | None:
     return None if given(node) <= {"expressions"} else "GROUP BY takes expressions, and no ALL, CUBE, ROLLUP or SETS"
 
 
+def _row(node: exp.Tuple) -> str | None:
+    return (
+        None
+        if isinstance(node.parent, exp.Values)
+        else "a row in parentheses equals another one with NULLs in Spark only"
+    )
+
+
+def _values(node: exp.Values) -> str | None:
+    alias = node.args.get("alias")
+    named = isinstance(alias, exp.TableAlias) and alias.columns
+    return None if named else "VALUES needs names for its columns: VALUES (1, 2) AS t(a, b)"
+
+
 def _permitted(_node: exp.Expr) -> str | None:
     return None
 
@@ -121,7 +135,7 @@ def _permitted(_node: exp.Expr) -> str | None:
 _SAME: Final = (
     # Queries.
     *(exp.From, exp.Where, exp.Having, exp.Order, exp.Ordered, exp.Limit, exp.Offset, exp.With, exp.CTE),
-    *(exp.Subquery, exp.Window, exp.WindowSpec, exp.Alias, exp.TableAlias, exp.Table, exp.Values, exp.Tuple),
+    *(exp.Subquery, exp.Window, exp.WindowSpec, exp.Alias, exp.TableAlias, exp.Table),
     *(exp.Column, exp.Identifier, exp.Null, exp.Boolean, exp.Paren, exp.Var, exp.DataType, exp.DataTypeParam),
     # Operators.
     *(exp.Add, exp.Sub, exp.Mul, exp.Mod, exp.Neg, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Is),
@@ -151,6 +165,8 @@ _CHECKS: Final[Mapping[type[exp.Expr], Check]] = MappingProxyType[type[exp.Expr]
         exp.TimestampTrunc: _unit,
         exp.Extract: _extracted,
         exp.Group: _group,
+        exp.Tuple: _row,
+        exp.Values: _values,
     }
 )
 """The check of each node that is permitted, by its class itself: a subclass may mean something else."""

@@ -1,11 +1,15 @@
 """The specification of a project: its fields, and what is refused of them."""
 
+import ast
+import glob
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.domain.errors import Invalid
-from service.domain.pipeline_spec import unpacked
+from service.domain.pipeline_spec import FIELDS, FILES, pattern_of, unpacked
 
 LEAST = {"name": "shop"}
 
@@ -88,3 +92,50 @@ def test_what_may_stand_before_a_name(given: dict[str, str], prefixes: set[tuple
 def test_what_is_refused(given: Any, why: str) -> None:
     with pytest.raises(Invalid, match=why):
         unpacked(given)
+
+
+class RefusedBySpark(Exception):
+    """What Spark's function raises here."""
+
+    def __init__(self, **_: object) -> None:
+        super().__init__()
+
+
+def sparks_own() -> ast.Module:
+    """The module of the installed Spark that reads specifications. It cannot be imported without its Connect client."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return ast.parse((Path(found.origin).parent / "pipelines" / "cli.py").read_text())
+
+
+def test_fields_and_names_of_files_are_sparks() -> None:
+    assigned = {
+        node.targets[0].id: node.value
+        for node in ast.walk(sparks_own())
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert ast.literal_eval(assigned["ALLOWED_FIELDS"]) == FIELDS
+    assert tuple(ast.literal_eval(assigned["PIPELINE_SPEC_FILE_NAMES"])) == FILES
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["a.sql", "a/b.sql", "a/**", "a/b/**", "**", "a/**/**", "a/*", "a/*.sql", "a/**/*.sql", "a?/**", "[a]/**", "a**"],
+)
+def test_patterns_are_sparks(pattern: str) -> None:
+    own = next(
+        node
+        for node in sparks_own().body
+        if isinstance(node, ast.FunctionDef) and node.name == "validate_patch_glob_pattern"
+    )
+    spark: dict[str, Any] = {"glob": glob, "PySparkException": RefusedBySpark}
+    exec(compile(ast.Module([own], []), "spark", "exec"), spark)
+    outcomes: list[bool] = []
+    for read in (spark["validate_patch_glob_pattern"], pattern_of):
+        try:
+            read(pattern)
+            outcomes.append(True)
+        except (RefusedBySpark, Invalid):
+            outcomes.append(False)
+    assert outcomes[0] == outcomes[1]
