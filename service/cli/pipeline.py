@@ -163,7 +163,7 @@ def read_project(spec: Path) -> "tuple[Spec, list[File]]":
     from service.domain.pipeline_spec import unpacked  # noqa: PLC0415 - see above
 
     try:
-        found = unpacked(yaml.safe_load(spec.read_text()))
+        found = unpacked(yaml.safe_load(_text(spec)))
     except yaml.YAMLError as error:
         raise Invalid(f"{spec} is no YAML: {error}") from None
     except Invalid as error:
@@ -185,7 +185,17 @@ def _files(root: Path, patterns: Iterable[str]) -> "list[File]":
             raise Invalid(f"{path.relative_to(root)}: {what}: a project has .sql files")
     if not found:
         raise Invalid(f"no file matches {', '.join(patterns) or 'libraries, which is empty'}")
-    return [File(str(path.relative_to(root)), path.read_text()) for path in found]
+    return [File(str(path.relative_to(root)), _text(path)) for path in found]
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file. Raises Invalid if it cannot be read."""
+    from service.domain.errors import Invalid  # noqa: PLC0415 - a client must start fast
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{path} cannot be read: {error}") from None
 
 
 def _show(planned: "Planned", spec: "Spec", *, as_json: bool) -> None:

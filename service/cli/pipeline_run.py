@@ -65,7 +65,8 @@ class _Found:
 
 def look(service: Service, datasets: Sequence[Dataset], asked: Asked) -> Planned:
     """Return the plan for what the service holds now."""
-    jobs = list(service.pages("/v1/jobs", dropped=True))
+    # Dropped jobs tell where Delta tables were left.
+    jobs = list(service.pages("/v1/jobs", dropped=any(one.base is not None for one in datasets) or None))
     found = _objects(service, {job["id"]: job for job in jobs})
     own = {one.name: one for one in datasets}
     held = {name: _held(one, own.get(name), own) for name, one in found.items()}

@@ -53,6 +53,8 @@ def unpacked(found: object) -> Spec:
     catalog, database = _text(given, "catalog"), _text(given, "database") or _text(given, "schema")
     options, ignored = _configured(given.get("configuration") or {})
     storage = _text(given, "storage")
+    if storage is None and options:
+        raise Invalid(f"{_OWN}{min(options)} is an option of Delta tables, and the field storage is missing")
     return Spec(
         name=_text(given, "name") or "",
         storage=None if storage is None else _place(storage),

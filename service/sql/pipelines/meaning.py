@@ -58,8 +58,11 @@ def meaning_of(query: Query, prefixes: Prefixes) -> Meaning:
     for table in list(root.find_all(exp.Table)):
         _rename(table, query, prefixes)
     reads = frozenset(identifier(table.this) for table in named_relations(root))
-    appends = isinstance(root, exp.Select) and len(reads) == 1 and not any(root.find_all(*_STATEFUL))
-    return Meaning(_printed(root, query), reads, streams, appends)
+    return Meaning(_printed(root, query), reads, streams, _appends(root) and len(reads) == 1)
+
+
+def _appends(root: exp.Query) -> bool:
+    return [*root.find_all(exp.Select)] == [root] and not any(root.find_all(*_STATEFUL))
 
 
 def _parsed(query: Query) -> exp.Query:
@@ -139,7 +142,7 @@ def _printed(root: exp.Query, query: Query) -> str:
         if not (isinstance(node.parent, exp.Cast) and node.parent.to.this is kind):
             node.replace(exp.Cast(this=node.copy(), to=exp.DataType(this=kind)))
     try:
-        return root.sql("postgres", unsupported_level=ErrorLevel.RAISE)
+        return root.sql("postgres", unsupported_level=ErrorLevel.RAISE, comments=False)
     except UnsupportedError as error:
         raise Invalid(f"this has no translation: {error}", position=query.offset + 1) from None
 

@@ -226,6 +226,12 @@ def test_projects_that_are_refused(project: Path, spec: str, file: str | None, w
     assert why in refused.value.message
 
 
+def test_a_file_that_is_no_text_is_named(project: Path) -> None:
+    (project / "transformations" / "a.sql").write_bytes(b"\xff\xfe")
+    with pytest.raises(Invalid, match=r"a\.sql cannot be read"):
+        read_project(project / "spark-pipeline.yml")
+
+
 def test_files_are_those_that_spark_finds(project: Path) -> None:
     folder = project / "transformations"
     (folder / "__pycache__").mkdir()

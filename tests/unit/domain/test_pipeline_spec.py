@@ -33,6 +33,7 @@ def test_patterns_and_options_are_read() -> None:
     spec = unpacked(
         {
             **LEAST,
+            "storage": "/lake",
             "libraries": [{"glob": {"include": "transformations/**"}}, {"glob": {"include": "one.sql"}}],
             "configuration": {
                 "tidefill.commit_interval": "5 s",
@@ -84,6 +85,7 @@ def test_what_may_stand_before_a_name(given: dict[str, str], prefixes: set[tuple
         ({**LEAST, "configuration": ["x"]}, "configuration is a map"),
         ({**LEAST, "configuration": {"a": 1}}, "configuration is a map of texts: quote a: 1"),
         ({**LEAST, "configuration": {"tidefill.speed": "1"}}, "there is no tidefill.speed"),
+        ({**LEAST, "configuration": {"tidefill.s3.region": "x"}}, "tidefill.s3.region is an option of Delta tables"),
         ({**LEAST, "configuration": {"spark.sql.ansi.enabled": "false"}}, "is true here, not false"),
         ({**LEAST, "configuration": {"spark.sql.session.timeZone": "CET"}}, "is utc here, not CET"),
         ({**LEAST, "configuration": {"spark.sql.caseSensitive": "true"}}, "may change what a query means"),

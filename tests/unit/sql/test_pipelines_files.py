@@ -149,6 +149,11 @@ def test_without_storage_views_are_in_postgres() -> None:
         ("CREATE STREAMING TABLE a AS\nSELECT x FROM y", "f.sql:2", "appends the rows of one relation"),
         ("CREATE STREAMING TABLE a AS SELECT count(*) AS n FROM STREAM y", "f.sql:1", "appends the rows"),
         ("CREATE STREAMING TABLE a AS SELECT y.x FROM STREAM y JOIN STREAM z USING (x)", "f.sql:1", "appends the rows"),
+        (
+            "CREATE STREAMING TABLE a AS SELECT x FROM STREAM y WHERE x IN (SELECT z FROM STREAM y)",
+            "f.sql:1",
+            "appends",
+        ),
         ("CREATE STREAMING TABLE a AS SELECT DISTINCT x FROM STREAM y", "f.sql:1", "appends the rows"),
         ("CREATE STREAMING TABLE a AS SELECT x FROM STREAM y UNION ALL SELECT x FROM STREAM y", "f.sql:1", "appends"),
         ("CREATE MATERIALIZED VIEW a AS\n\nSELECT x FROM STREAM y", "f.sql:3", "only a streaming table reads a STREAM"),

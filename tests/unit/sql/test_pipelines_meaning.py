@@ -15,6 +15,7 @@ PREFIXES = frozenset({("sales",)})
     [
         ('SELECT `My Col`, "it\'s" AS t FROM `T`', """SELECT "My Col", 'it''s' AS t FROM "T\""""),
         ("SELECT a <=> b AS x FROM t", "SELECT a IS NOT DISTINCT FROM b AS x FROM t"),
+        ("SELECT a -- the a\n, /* the b */ b FROM t", "SELECT a, b FROM t"),
         ("SELECT a == 1 AS x FROM t", "SELECT a = 1 AS x FROM t"),
         ("SELECT concat(a, b) AS x FROM t", "SELECT a || b AS x FROM t"),
         (
