@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import psycopg
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import TimestampType
 
-from service.sql.pipelines.files import Query
+from service.sql.pipelines.files import Query, read
 from service.sql.pipelines.meaning import meaning_of
 from tests.spark.test_expression_parity import ROWS, TABLE, load, run, same, spark_value
 from tests.support.expressions import table
@@ -123,3 +124,42 @@ def test_a_query_means_the_same_in_both_languages(database_url: str, filled: Spa
             if not alike(in_order(expected), in_order(found)):
                 differing.append(f"{query}: Postgres {expected!r}, Spark {found!r}")
     assert not differing, "\n".join(differing)
+
+
+STATEMENTS: Final = (
+    "CREATE MATERIALIZED VIEW IF NOT EXISTS a.b USING delta PARTITIONED BY (c) AS SELECT 1 AS c",
+    "CREATE MATERIALIZED VIEW a CLUSTER BY (c) COMMENT 'it' TBLPROPERTIES ('p' = 'q') AS SELECT 1 AS c",
+    "CREATE STREAMING TABLE a",
+    "CREATE STREAMING TABLE IF NOT EXISTS a PARTITIONED BY (b) AS SELECT b FROM STREAM c",
+    "CREATE STREAMING TABLE a AS SELECT b FROM STREAM(c) AS d WHERE b > 1",
+    "CREATE FLOW a AS INSERT INTO b BY NAME SELECT c FROM STREAM d",
+    "CREATE FLOW a COMMENT 'it' AS INSERT INTO TABLE b BY NAME SELECT c FROM STREAM d",
+    "CREATE TEMPORARY VIEW a AS SELECT 1 AS c",
+    "CREATE OR REPLACE TEMP VIEW a (b COMMENT 'the b', c) COMMENT 'it' AS SELECT 1, 2",
+    "CREATE VIEW a AS SELECT 1 AS c",
+)
+REFUSED: Final = (
+    "CREATE OR REPLACE MATERIALIZED VIEW a AS SELECT 1 AS c",
+    "CREATE TEMPORARY MATERIALIZED VIEW a AS SELECT 1 AS c",
+    "CREATE OR REFRESH TEMPORARY VIEW a AS SELECT 1 AS c",
+    "CREATE MATERIALIZED VIEW a LOCATION '/x' AS SELECT 1 AS c",
+    "CREATE MATERIALIZED VIEW a OPTIONS (b 'c') AS SELECT 1 AS c",
+    "CREATE MATERIALIZED VIEW a SELECT 1 AS c",
+    "CREATE FLOW a INSERT INTO b BY NAME SELECT 1 AS c",
+)
+
+
+@pytest.mark.parametrize(("statements", "taken"), [(STATEMENTS, True), (REFUSED, False)], ids=["taken", "refused"])
+def test_statements_are_those_of_sparks_grammar(
+    spark: SparkSession, statements: tuple[str, ...], *, taken: bool
+) -> None:
+    session: Any = spark
+    parser = session._jsparkSession.sessionState().sqlParser()
+    for statement in statements:
+        assert bool(read(statement, frozenset({("a",)})).definitions) is taken, statement
+        try:
+            parser.parsePlan(statement)
+        except PySparkException:
+            assert not taken, statement
+        else:
+            assert taken, statement

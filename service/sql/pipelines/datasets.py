@@ -1,5 +1,6 @@
 """Turn the definitions of a project's files into datasets: the statements of tidefill that create them."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ _KINDS = {
     Defines.VIEW: RelationKind.VIEW,
     Defines.FLOW: RelationKind.SINK,
 }
+_NUMBERED = re.compile(r"__\d+$")
 _STREAM = "a streaming table appends the rows of one relation: SELECT .. FROM STREAM x WHERE .."
 _SECRET = "s3.secret.key"  # noqa: S105 - the name of an option
 
@@ -115,12 +117,20 @@ def _built(one: _Defined, source: _Defined, spec: Spec) -> Dataset:
             _check_no_stream(meaning, query.offset + 1)
             columns = f" ({_names(definition.columns)})" if definition.columns else ""
             before, after = f"CREATE VIEW {quoted(definition.name)}{columns} AS {meaning.sql}", ""
-    base = f"{spec.storage}/{definition.name}" if after else None
+    base = _base(definition, spec) if after else None
     found = Dataset(
         definition.name, _KINDS[definition.defines], one.place, meaning.reads, before, after, base, definition.notes
     )
     _check(found.created_at(1), query.offset + 1)
     return found
+
+
+def _base(definition: Definition, spec: Spec) -> str:
+    """Return where the first Delta table of a dataset is. Raises Invalid if it may be that of another one."""
+    if _NUMBERED.search(definition.name):
+        why = "a name that ends with __ and a number is that of a folder of a dataset that is built anew"
+        raise Invalid(f"{why}: choose another one", position=definition.position)
+    return f"{spec.storage}/{definition.name}"
 
 
 def _check(statement: str, position: int) -> None:

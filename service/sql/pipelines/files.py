@@ -1,6 +1,7 @@
 """Read the statements of a file in Spark's SQL: what each defines, and where its query is.
 
-The grammar is that of Spark 4.2. What Spark itself refuses is refused, and so is what has no meaning here.
+The grammar is that of Spark 4.2, with OR REFRESH and CLUSTER BY AUTO, which Databricks has. What Spark itself refuses
+is refused, and so is what has no meaning here.
 """
 
 from collections.abc import Callable, Mapping

@@ -146,6 +146,7 @@ def test_without_storage_views_are_in_postgres() -> None:
     ("text", "place", "why"),
     [
         ("CREATE STREAMING TABLE a", "f.sql:1", "no flow inserts"),
+        ("CREATE MATERIALIZED VIEW a__2 AS SELECT x FROM y", "f.sql:1", "ends with __ and a number"),
         ("CREATE STREAMING TABLE a AS\nSELECT x FROM y", "f.sql:2", "appends the rows of one relation"),
         ("CREATE STREAMING TABLE a AS SELECT count(*) AS n FROM STREAM y", "f.sql:1", "appends the rows"),
         ("CREATE STREAMING TABLE a AS SELECT y.x FROM STREAM y JOIN STREAM z USING (x)", "f.sql:1", "appends the rows"),
