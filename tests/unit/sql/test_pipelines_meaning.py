@@ -168,6 +168,7 @@ def test_what_a_definition_reads() -> None:
     names = {"t", "u"}
     assert reads_of("CREATE MATERIALIZED VIEW a AS SELECT x FROM t", names) == {"t"}
     assert reads_of("CREATE SINK a FROM u WITH (connector = 'blackhole')", names) == {"u"}
+    assert reads_of("CREATE VIEW a AS SELECT x FROM ORDERS", {"orders"}) == {"orders"}
     assert reads_of("CREATE TABLE t (x int)", names) == set()
     assert reads_of("CREATE nonsense t", names) == set()
     assert shape_of("CREATE TABLE t (x int)") is None
