@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from service.cli import access, detail, inspection, loading, output, watching
+from service.cli import access, detail, inspection, loading, output, pipeline, watching
 from service.cli.client import DEFAULT_URL, ExitCode, Job, Json, OneJob, Service, Token, Url, connected
 from service.cli.live import Live
 from service.cli.statement_runner import StatementRunner, exit_code_of
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.add_typer(loading.commands)
 app.add_typer(inspection.commands)
 app.add_typer(access.commands)
+app.add_typer(pipeline.commands, name="pipeline")
 
 _LIVE_STATES = ("Initial", "Queued", "Creating", "Created", "Cancelling", "Failed", "Dropping")
 
@@ -209,8 +210,8 @@ def watch(
 ) -> None:
     """Show the progress of every job that is being created, until none is."""
     with connected(url, token, as_json=as_json) as service:
-        wanted = None if job is None else service.job_called(job)
-        created = watching.watch(service, job=wanted, follow=follow, as_json=as_json)
+        wanted = None if job is None else {service.job_called(job)}
+        created = watching.watch(service, jobs=wanted, follow=follow, as_json=as_json)
     raise typer.Exit(ExitCode.OK if created else ExitCode.REFUSED)
 
 

@@ -1,7 +1,7 @@
 """Show live progress, with one bar for each job that is being created, until none is."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from typing import Any, Final, Protocol, Self
 
@@ -33,14 +33,19 @@ class View(Protocol):
         """Show how a job ended."""
 
 
-def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pause: Pause | None = None) -> bool:
-    """Show progress until no job is being created (`follow`: for ever). Return whether all the jobs were created."""
+def watch(
+    service: Service, *, jobs: Collection[int] | None, follow: bool, as_json: bool, pause: Pause | None = None
+) -> bool:
+    """Show progress until no job is being created (`follow`: for ever), of these jobs or (None) of all.
+
+    Return whether all of them were created.
+    """
     wait = pause or Event().wait
-    watched: set[int] = set() if job is None else {job}
+    watched = set(jobs or ())
     ends: list[Mapping[str, Any]] = []
     with _JsonView() if as_json else progress_view() as view:
         while True:
-            shown = [found for found in service.items("/v1/ddl-progress") if job in {None, found["ddl_id"]}]
+            shown = [found for found in service.items("/v1/ddl-progress") if jobs is None or found["ddl_id"] in jobs]
             view.show(shown)
             creating = {found["ddl_id"] for found in shown}
             gone = [_job(service, one) for one in sorted(watched - creating)]

@@ -166,7 +166,7 @@ def in_spark(session: SparkSession, texts: list[str], condition: str = "true") -
     shown = bound(query_of(f"select {columns} from t"), relation).texts
     rows: list[str] = []
     for row in ROWS:
-        values = [_spark_value(text, column.type) for text, column in zip(row, relation.columns, strict=True)]
+        values = [spark_value(text, column.type) for text, column in zip(row, relation.columns, strict=True)]
         rows.append(f"({', '.join(values)})")
     names = ", ".join(f"`{column.name}`" for column in relation.columns)
     frame = session.sql(f"select * from values {', '.join(rows)} as t({names}) where {condition} order by id")
@@ -178,7 +178,7 @@ def in_spark(session: SparkSession, texts: list[str], condition: str = "true") -
     return [tuple(row) for row in frame.selectExpr(*shown).collect()]
 
 
-def _spark_value(text: str | None, kind: Any) -> str:
+def spark_value(text: str | None, kind: Any) -> str:
     if text is None:
         return f"cast(NULL as {kind.spark})"
     if kind.array:

@@ -1,4 +1,5 @@
-"""Parse a query with sqlglot, to a tree whose nodes know their position. No other module calls sqlglot's parser.
+"""Parse a query with sqlglot, to a tree whose nodes know their position. No other module calls sqlglot's parser for
+tidefill's language.
 
 The dialect is RisingWave's (Postgres-like), but every function stays as written. sqlglot's own function classes merge
 different functions and read arguments differently. A function is therefore known by its name alone, and the allow-list
