@@ -6,6 +6,7 @@ somebody else, commit without being visible; rows move from one partition to ano
 wrote, and actors change.
 """
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -43,9 +44,10 @@ async def _live(world: CdcWorld, random: Random, monkeypatch: pytest.MonkeyPatch
             await world.epoch(mutation, kill=not random.randrange(6))
 
 
+@pytest.mark.parametrize("lake", [False, True])
 @pytest.mark.parametrize("seed", [0, 4])
 async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
-    database_url: str, external_url: str, monkeypatch: pytest.MonkeyPatch, seed: int
+    database_url: str, external_url: str, monkeypatch: pytest.MonkeyPatch, seed: int, lake: bool
 ) -> None:
     random = Random(seed)
     monkeypatch.setattr(executor, "PagesJob", LocalPages)
@@ -53,6 +55,7 @@ async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
     tables = random.choice(((NUMBERS,), (SPLIT,), (TEXTS,), (ENTIRE,), (NUMBERS, SPLIT, TEXTS)))
     if seed == 4:
         tables = (PARTED,)
+    tables = tuple(replace(one, lake=lake) for one in tables)
     monkeypatch.setattr(backoff, "RETRY_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(backoff, "SLOW_TIMES", 0.0)
     monkeypatch.setattr(backoff, "HELD_TIMES", 0.0)
