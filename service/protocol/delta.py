@@ -27,13 +27,16 @@ _KNOWN: Final = PLACE | {
     "force_append_only",
     "commit_interval",
     "partition_by",
+    "retention",
     APP,
 }
-IN_A_LAKE: Final = PLACE | {"commit_interval", "partition_by"}
+IN_A_LAKE: Final = PLACE | {"commit_interval", "partition_by", "retention"}
 """The options of a view whose rows lie in a Delta table."""
 _KINDS: Final = ("append-only", "upsert")
 COMMIT_SECONDS_MAX: Final = 86_400
-_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+RETENTION_SECONDS_MAX: Final = 365 * 86_400
+_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_UNITS: Final = {"hour": "h", "hours": "h", "day": "d", "days": "d"}
 _INTERVAL: Final = re.compile(r"(?P<number>\d{1,9}(\.\d{1,3})?) ?(?P<unit>[a-z]*)")
 _OBJECT: Final = re.compile(r"s3a?://(?P<path>[a-z0-9][a-z0-9.-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9._=-]+)+)/?")
 _ENDPOINT: Final = re.compile(r"https?://[^/@?#]+/?")
@@ -76,6 +79,8 @@ class DeltaOptions(DeltaPlace):
     """Whether rows that ended are left out, so that they stay in the table."""
     commit_seconds: float = 10.0
     """The least time between two commits."""
+    retention_seconds: float = 86_400.0
+    """How long files stay that newer versions have replaced, at least."""
     partitions: tuple[str, ...] = ()
     """Columns whose values have folders of their own."""
 
@@ -116,7 +121,8 @@ def read(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[st
         upsert=upsert,
         key=_key(options.get("primary_key"), columns, key) if upsert else (),
         force_append_only=force == "true",
-        commit_seconds=_seconds(options.get("commit_interval", "10 s")),
+        commit_seconds=_seconds("commit_interval", options.get("commit_interval", "10 s"), COMMIT_SECONDS_MAX),
+        retention_seconds=_retention(options, upsert=upsert),
         partitions=_partitions(options.get("partition_by"), columns, upsert=upsert),
     )
 
@@ -215,11 +221,19 @@ def _key(named: str | None, columns: Sequence[Column], key: Sequence[str]) -> tu
     return tuple(dict.fromkeys(chosen))
 
 
-def _seconds(text: str) -> float:
+def _retention(options: Mapping[str, str], *, upsert: bool) -> float:
+    if not upsert and "retention" in options:
+        raise ValueError("retention is for type 'upsert': others may write into a table that is only appended to")
+    return _seconds("retention", options.get("retention", "1 day"), RETENTION_SECONDS_MAX)
+
+
+def _seconds(option: str, text: str, most: int) -> float:
     found = _INTERVAL.fullmatch(text.strip().lower())
-    if found is None or found["unit"] not in _SECONDS:
-        raise ValueError(f"commit_interval \"{text}\" is not a time such as '10 s'")
-    seconds = float(found["number"]) * _SECONDS[found["unit"]]
-    if seconds > COMMIT_SECONDS_MAX:
-        raise ValueError("commit_interval is at most one day")
+    unit = None if found is None else _SECONDS.get(_UNITS.get(found["unit"], found["unit"]))
+    if found is None or unit is None:
+        raise ValueError(f"{option} \"{text}\" is not a time such as '10 s'")
+    seconds = float(found["number"]) * unit
+    if seconds > most:
+        days = most // 86_400
+        raise ValueError(f"{option} is at most {'one day' if days == 1 else f'{days} days'}")
     return seconds

@@ -691,6 +691,7 @@ class CdcWorld:
         ((place,),) = await self.store.rows(changes_log.truncation_query(relation.id, after=after, upto=upto))
         if place is not None:
             rows.clear()
+            assert isinstance(place, int)
             pages = await self.store.rows(changes_log.rows_since(relation, place, upto=upto, runs=whole))
             changes = []
         else:

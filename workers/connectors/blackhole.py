@@ -1,6 +1,6 @@
 """The connector `blackhole` counts rows and drops them. It serves to measure a query without the cost of storage."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,6 +47,9 @@ class Blackhole:
         """See `Sink`."""
 
     def pending(self, version: int, upto: Epoch) -> None:
+        """See `Sink`."""
+
+    def keep_up(self, kept: Sequence[int]) -> None:
         """See `Sink`."""
 
     def clean_up(self) -> None:

@@ -60,6 +60,10 @@ class CarriedTable:
         self.clear()
         return self._consumed(delta_table(self.sink.options))
 
+    def keep_up(self, kept: Sequence[int]) -> None:
+        """See `Carried`."""
+        self.sink.keep_up(kept)
+
     def clear(self) -> None:
         """See `Carried`."""
         files, staged = self.sink.files, staged_in(self.sink.options)

@@ -30,6 +30,7 @@ from service.protocol.delta import DeltaOptions
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation, RelationKind
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
+from workers.connectors.delta_upkeep import keep_up
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
 from workers.connectors.places import check_place
 from workers.connectors.port import GONE, MovedError
@@ -178,6 +179,10 @@ class DeltaSink:
     def commit(self, upto: Epoch) -> int | None:
         """See `Sink`."""
         return delta_table(self.options).version() if self._deliver(self.generation, upto) else None
+
+    def keep_up(self, kept: Sequence[int]) -> None:
+        """See `Sink`."""
+        keep_up(self.options, kept)
 
     def clean_up(self) -> None:
         """See `Sink`."""

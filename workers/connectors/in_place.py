@@ -4,7 +4,7 @@ The store has the version of such a table at each epoch (`service.protocol.relat
 relation at an epoch, or its changes between two, so reads the table at a version, or between two.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +16,7 @@ from service.protocol import delta
 from service.protocol.delta import DeltaPlace
 from service.protocol.delta_source import FIRST, ROWS
 from service.protocol.ids import Epoch, RelationId
-from service.protocol.relation import PLACE, VERSION, Relation, kept_of, versions
+from service.protocol.relation import PLACE, VERSION, Relation, kept_of, state_table, versions
 from service.protocol.table_format import POSTGRES
 from service.protocol.vnodes import Runs
 from workers.backfill.positions import Block, PageSize, Span
@@ -30,10 +30,12 @@ from workers.state_store.port import (
     VNODE,
     ArrowPage,
     CopyingStore,
+    SqlStore,
     StageSession,
     VersionedStore,
     Written,
 )
+from workers.state_store.wire import read_schema
 
 _FEW: Final = PageSize(10, exact=False)
 
@@ -121,6 +123,14 @@ class PlacedStore:
     ) -> AbstractContextManager[StageSession]:
         """See `CopyingStore`."""
         return self.inner.staging(bound, epoch, allowed_seconds=allowed_seconds)
+
+
+def kept_versions(store: SqlStore, relation: Relation) -> Sequence[int]:
+    """Return the versions of a relation of a lake that epochs may still read: those that vacuum has left."""
+    stored = versions(relation.id, relation.name)
+    query = f"select _vnode, {PLACE}, {VERSION} from {state_table(relation.id)}"
+    batches = store.read_sql(query, read_schema(stored))
+    return [int(one) for batch in batches for one in batch.column(VERSION).to_pylist() if one is not None]
 
 
 def version_at(store: VersionedStore, relation: Relation, at: Epoch) -> int | None:

@@ -91,6 +91,10 @@ class Sink(Protocol):
         """
         ...
 
+    def keep_up(self, kept: Sequence[int]) -> None:
+        """Do what keeps the target in shape, if it is due. `kept` are versions that epochs may still read."""
+        ...
+
     def clean_up(self) -> None:
         """Remove what is prepared. The sink is dropped, and the target stays as it is."""
         ...
@@ -131,6 +135,10 @@ class Carried(Protocol):
 
     def clear(self) -> None:
         """Remove what is prepared."""
+        ...
+
+    def keep_up(self, kept: Sequence[int]) -> None:
+        """See `Sink`."""
         ...
 
     def commit(self, before: Consumed, upto: Epoch, prepared: int, *, truncated: bool) -> Consumed:

@@ -19,6 +19,7 @@ from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 from workers.cdc import changes_log
 from workers.cdc.apply import applying
+from workers.connectors.in_place import kept_versions
 from workers.connectors.port import Carried, Consumed
 from workers.engines.carrying import Log, prepare
 from workers.state_store.port import SqlStore
@@ -109,6 +110,7 @@ class Carrier:
             with applying(self.store) as writing:
                 self.backlog = writing.trim(self.relation.id, upto)
             self.delivered = upto
+            self._table.keep_up(kept_versions(self.store, self.relation))
 
     def _carry(self, table: Carried, upto: Epoch) -> None:
         had, relation = self.had, self.relation

@@ -1,6 +1,6 @@
 """Deliver what the tasks of a sink have prepared, once the epoch that prepared it is committed (I14)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service.protocol.barrier import Barrier
@@ -41,6 +41,11 @@ class Delivery:
             return None
         self.delivered_at, self.upto = now, barrier.prev
         return version
+
+    def keep_up(self, kept: Sequence[int]) -> None:
+        """Do what keeps the target in shape. `kept` are versions of it that epochs may still read."""
+        if self.sink is not None:
+            self.sink.keep_up(kept)
 
     def has(self, epoch: Epoch | None) -> bool:
         """Whether the target has everything of an epoch. None: no epoch is asked for."""

@@ -24,7 +24,7 @@ from workers.backfill.actors import as_one
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
-from workers.connectors.in_place import located, version_at, version_row
+from workers.connectors.in_place import kept_versions, located, version_at, version_row
 from workers.connectors.kinds import SecretOf, sink_of
 from workers.engines.failing_row import find_failing_row
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
@@ -190,6 +190,9 @@ class StageScan(HistoryScan):
                 before = version_at(store, self.target, epoch.barrier.prev)
                 if version != before:
                     store.write(versions_of(self.target), epoch.barrier.curr, version_row(version, before))
+            if version is not None:
+                kept = () if self.target.lake is None else kept_versions(epoch.stores.by_sql, self.target)
+                delivery.keep_up(kept)
         except Exception as error:
             raise self._blamed(error, computing=False) from error
 
