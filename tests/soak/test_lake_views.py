@@ -13,19 +13,31 @@ from tests.support import queries_tpch, tpch
 from tests.support.mirrored_lake import Mirrored, in_lake
 from tests.support.service import ProblemError, Service
 from tests.support.soaking import seeds
+from tests.support.spark_lake import SparkWriter
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.soak
 
 SCALE = float(os.environ.get("TPCH_SCALE", "0.002"))
 QUERIES = os.environ.get("TPCH_QUERIES", ",".join(queries_tpch.QUERIES)).split(",")
+WRITER = os.environ.get("TPCH_WRITER", "spark")
+"""The program that changes the tables: a Spark session, or `delta-rs`."""
 AT_ONCE = 6
 COMPARISONS = 3
 REFUSED_MAX = 3
 
 
 def test_i12_i14_tpch_from_delta_to_delta(service: Service, tmp_path: Path) -> None:
-    tables = Mirrored(service, tmp_path / "lake", queries_tpch.TABLES)
+    spark = SparkWriter.start() if WRITER == "spark" else None
+    try:
+        _follow(Mirrored(service, tmp_path / "lake", queries_tpch.TABLES, spark), tmp_path)
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _follow(tables: Mirrored, folder: Path) -> None:
+    service = tables.service
     service.run("ALTER SYSTEM SET barrier_interval_ms = 200")
     service.run("ALTER SYSTEM SET max_concurrent_creating_streaming_jobs = 0")
     for text in queries_tpch.TABLES.values():
@@ -38,7 +50,7 @@ def test_i12_i14_tpch_from_delta_to_delta(service: Service, tmp_path: Path) -> N
     for seed in seeds():
         random, full, names = Random(seed), 0, QUERIES
         for first in range(0, len(names), AT_ONCE):
-            views = _Views(tables, tmp_path / f"views-{seed}-{first}")
+            views = _Views(tables, folder / f"views-{seed}-{first}")
             refused |= views.create(names[first : first + AT_ONCE])
             full += views.follow(random)
             views.drop()

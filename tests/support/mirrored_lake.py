@@ -16,8 +16,15 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.service import Service
+from tests.support.spark_lake import SparkWriter
 
 FED: Final = {"delta.enableChangeDataFeed": "true"}
+_PROPERTIES: Final = (
+    {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "false"},
+    {"delta.enableChangeDataFeed": "false", "delta.enableDeletionVectors": "true"},
+    {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"},
+)
+"""Those of tables that Spark makes, in turn."""
 _COLUMN: Final = re.compile(r"(\w+) (integer|bigint|text|date|numeric\(15,2\))")
 _KEY: Final = re.compile(r"(\w+) \w+ primary key|primary key \(([\w, ]+)\)")
 _TYPES: Final = {
@@ -36,6 +43,8 @@ class Mirrored:
     service: Service
     folder: Path
     texts: Mapping[str, str]
+    spark: SparkWriter | None = None
+    """The other program, if it is not delta-rs: a Spark session."""
 
     def mirror(self, text: str) -> str:
         """Return a query or a statement over the tables of the service, in place of those of the lake."""
@@ -43,16 +52,21 @@ class Mirrored:
 
     def create(self) -> None:
         """Create both, the Delta ones with what the others hold by now."""
-        for name in self.texts:
-            write_deltalake(self.folder / name, self._rows(name), configuration=FED)
+        for number, name in enumerate(self.texts):
+            if self.spark is None:
+                write_deltalake(self.folder / name, self._rows(name), configuration=FED)
+            else:
+                self.spark.create(self.folder / name, self._rows(name), _PROPERTIES[number % len(_PROPERTIES)])
             place = f"WITH (connector = 'deltalake', location = '{self.folder / name}')"
             self.service.run(f"CREATE TABLE {name} (*, PRIMARY KEY ({', '.join(self._key(name))})) {place}")
 
     def sync(self, random: Random, names: Iterable[str]) -> None:
         """Bring changes of some tables into the lake."""
         for name in names:
-            rows = self._rows(name)
-            if random.random() < 0.5:
+            rows, merges = self._rows(name), random.random() < 0.5
+            if merges and self.spark is not None:
+                self.spark.merge(self.folder / name, rows, self._key(name))
+            elif merges:
                 self._merge(name, rows)
             else:
                 self._replace(name, rows)
@@ -81,12 +95,18 @@ class Mirrored:
         table, key = DeltaTable(self.folder / name), self._key(name)
         known = {tuple(row.values()) for row in table.to_pyarrow_table(columns=rows.schema.names).to_pylist()}
         wanted = {tuple(row.values()) for row in rows.to_pylist()}
-        gone = [dict(zip(rows.schema.names, row, strict=True)) for row in known - wanted]
+        lost = [dict(zip(rows.schema.names, row, strict=True)) for row in known - wanted]
+        gone = " or ".join(f"({' and '.join(f'{one} = {row[one]}' for one in key)})" for row in lost)
+        come = pa.Table.from_pylist(
+            [dict(zip(rows.schema.names, row, strict=True)) for row in wanted - known], rows.schema
+        )
+        if self.spark is not None:
+            self.spark.replace(self.folder / name, gone, come)
+            return
         if gone:
-            table.delete(" or ".join(f"({' and '.join(f'{one} = {row[one]}' for one in key)})" for row in gone))
-        come = [dict(zip(rows.schema.names, row, strict=True)) for row in wanted - known]
-        if come:
-            write_deltalake(table, pa.Table.from_pylist(come, rows.schema), mode="append")
+            table.delete(gone)
+        if come.num_rows:
+            write_deltalake(table, come, mode="append")
 
 
 def in_lake(location: Path, columns: Sequence[str] | None = None) -> list[tuple[object, ...]]:
