@@ -7,6 +7,7 @@ cannot be followed any further fails its job with the reason. Next: `workers.con
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from service.protocol.ids import JobId, Vnode
 from service.protocol.plan import FragmentPlan, JobPlan, PositionState, SplitScanPlan, VnodePosition
@@ -21,6 +22,9 @@ from workers.runners.failure import JobFailedError
 from workers.runners.port import FragmentRunner, Place, RunningEpoch
 from workers.runners.split_scan import SplitOutcome, TableFiller
 
+UNTOLD: Final = ""
+"""No reason to wait. The generation before may have reported one."""
+
 
 @dataclass(kw_only=True)
 class LakeScan(TableFiller):
@@ -29,6 +33,8 @@ class LakeScan(TableFiller):
     watch_of: Callable[[int], Watch]
     """Makes what looks for versions after one."""
     watch: Watch | None = None
+    waiting: str | None = UNTOLD
+    """The last reason to wait that was reported."""
     rows: int | None = None
     """About how many rows the table has, as the service was told."""
 
@@ -68,7 +74,7 @@ class LakeScan(TableFiller):
         try:
             newest = self._newest(before)
             if newest == before:
-                return self.reports({}, finishing=False, forwarded=lambda _: 0)
+                return self._told(known)
             epoch.stores.versioned.write(versions_of(self.target), epoch.barrier.curr, version_row(newest, before))
         except Exception as error:
             raise JobFailedError(self.job, error, target=self.target, upstream=self.target, computing=False) from error
@@ -79,7 +85,19 @@ class LakeScan(TableFiller):
         at = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=(str(newest),), rows=versions)
         outcome = SplitOutcome(0, {0: at}, snapshot_rows=1)
         self.advance([outcome])
-        return self.reports({0: outcome}, finishing=False, forwarded=lambda _: 0)
+        return self._reported(outcome)
+
+    def _told(self, known: VnodePosition | None) -> Sequence[FragmentReport]:
+        """Report an epoch that goes no further. A reason to wait counts with a position only."""
+        waiting = None if self.watch is None else self.watch.waiting
+        if known is None or waiting == self.waiting:
+            return self.reports({}, finishing=False, forwarded=lambda _: 0)
+        return self._reported(SplitOutcome(0, {0: known}))
+
+    def _reported(self, outcome: SplitOutcome) -> Sequence[FragmentReport]:
+        self.waiting = None if self.watch is None else self.watch.waiting
+        reports = self.reports({0: outcome}, finishing=False, forwarded=lambda _: 0)
+        return [one.model_copy(update={"waiting": self.waiting}) for one in reports]
 
     def _grown(self, before: int | None) -> int:
         """Return by how many rows the table has grown since they were last counted."""
