@@ -77,4 +77,5 @@ async def _planned(world: World, statement: CreateLakeTable, text: str, session:
     begun = Connector(name=connector.name, options=options, secrets=connector.secrets)
     # One actor looks at the versions of the table. It is its only split.
     scan = NewSplitScan(actors=(((0, 0),),), connector=begun)
-    return NewJob(relation, text, background=False, fragments=(scan,))
+    sources = () if statement.source is None else (statement.source,)
+    return NewJob(relation, text, background=False, fragments=(scan,), views=sources)

@@ -1,0 +1,75 @@
+"""Sources that are places in a lake, with real processes: tables of them, and storage that is away and comes back."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.e2e.test_lake import rows
+from tests.support.mirrored_lake import FED
+from tests.support.service import Service
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+KEYED = "(*, PRIMARY KEY (id))"
+
+
+def test_i5_tables_of_a_place_in_a_lake_wait_while_it_is_away(service: Service, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    place = f"connector = 'deltalake', location = '{lake}'"
+    assert "there is no folder" in str(service.refused(f"CREATE SOURCE lake WITH ({place})"))
+    write_deltalake(lake / "eu/sales", rows(1, 100), configuration=FED)
+    write_deltalake(lake / "cities", rows(1, 10))
+    (lake / "none").mkdir()
+    (tmp_path / "PG_VERSION").touch()
+    assert "folder of a Postgres server" in str(service.refused(f"CREATE SOURCE lake WITH ({place})"))
+    (tmp_path / "PG_VERSION").unlink()
+    assert service.sql("SHOW SOURCES") == []
+    made = service.post("/v1/sources", {"name": "lake", "options": {"connector": "deltalake", "location": str(lake)}})
+    assert (made["options"]["location"], made["slot"], made["tables"]) == (str(lake), None, [])
+    assert service.run(f"CREATE SOURCE IF NOT EXISTS lake WITH ({place})")["notices"]
+    assert "source with name" in str(service.refused(f"CREATE SOURCE lake WITH ({place})"))
+    for path, why in {
+        "none": "there is no Delta table",
+        "gone": "there is no Delta table",
+        "../lake/cities": "is no path below",
+        "/etc": "is no path below",
+    }.items():
+        assert why in str(service.refused(f"CREATE TABLE t {KEYED} FROM lake TABLE '{path}'"))
+    assert "needs a PRIMARY KEY" in str(service.refused("CREATE TABLE t (*) FROM lake TABLE 'cities'"))
+    snapshot = "CREATE TABLE t (*, PRIMARY KEY (id)) WITH (snapshot = false) FROM lake TABLE 'cities'"
+    assert "is for tables that follow an external database" in str(service.refused(snapshot))
+    service.run(f"CREATE TABLE sales {KEYED} FROM lake TABLE 'eu/sales'")
+    service.run("CREATE TABLE cities (id bigint, city text, PRIMARY KEY (id)) FROM lake TABLE 'cities'")
+    service.run(
+        "CREATE MATERIALIZED VIEW counted AS SELECT city, count(*) AS n, sum(amount) AS a FROM sales GROUP BY city"
+    )
+    assert service.sql("SHOW SOURCES") == [["lake"]]
+    assert "table sales, " in str(service.refused("DROP SOURCE lake"))
+    assert service.get("/v1/sources/lake")["tables"][0] == {
+        **service.get("/v1/sources/lake")["tables"][0],
+        **{"name": "sales", "external": "eu/sales", "state": "following", "reason": None},
+    }
+    lake.rename(tmp_path / "away")
+
+    def waits() -> str | None:
+        found = service.get("/v1/jobs/sales")["job"]["waiting"]
+        return None if found is None else found["since"]
+
+    since = until(waits, what=service.log_tail)
+    service.kill_worker()
+    until(lambda: service.workers(), what=service.log_tail)
+    shown = service.get("/v1/jobs/sales")["job"]
+    assert "is tried again by itself: its Delta table is away" in shown["waiting"]["text"]
+    assert (shown["state"], shown["waiting"]["reason"], shown["waiting"]["since"]) == ("Created", "source", since)
+    assert service.get("/v1/sources/lake")["tables"][0]["state"] == "waiting"
+    assert '"counted" is stale since' in str(service.run("SELECT * FROM counted")["notices"])
+    (tmp_path / "away").rename(lake)
+    write_deltalake(lake / "eu/sales", rows(200, 10), mode="append")
+    until(lambda: waits() is None, what=service.log_tail)
+    until(lambda: service.value("SELECT sum(n) FROM counted") == "110", what=service.log_tail)
+    assert service.run("SELECT * FROM counted")["notices"] == []
+    service.run("DROP SOURCE lake CASCADE")
+    assert service.sql("SHOW SOURCES") + service.sql("SHOW TABLES") == []
+    assert len(DeltaTable(lake / "cities").to_pyarrow_table()) == 10
