@@ -49,7 +49,7 @@ def test_i5_tables_of_a_place_in_a_lake_wait_while_it_is_away(service: Service, 
     assert "table sales, " in str(service.refused("DROP SOURCE lake"))
     assert service.get("/v1/sources/lake")["tables"][0] == {
         **service.get("/v1/sources/lake")["tables"][0],
-        **{"name": "sales", "external": "eu/sales", "state": "following", "reason": None},
+        "name": "sales", "external": "eu/sales", "state": "following", "reason": None,
     }
     lake.rename(tmp_path / "away")
 
@@ -59,7 +59,7 @@ def test_i5_tables_of_a_place_in_a_lake_wait_while_it_is_away(service: Service, 
 
     since = until(waits, what=service.log_tail)
     service.kill_worker()
-    until(lambda: service.workers(), what=service.log_tail)
+    until(service.workers, what=service.log_tail)
     shown = service.get("/v1/jobs/sales")["job"]
     assert "is tried again by itself: its Delta table is away" in shown["waiting"]["text"]
     assert (shown["state"], shown["waiting"]["reason"], shown["waiting"]["since"]) == ("Created", "source", since)

@@ -65,6 +65,19 @@ def in_a_line() -> Generator[None]:
 
 
 @dataclass(frozen=True, slots=True)
+class Stamp:
+    """The size of a file in bytes, and when it was written, in Unix nanoseconds."""
+
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, info: Any) -> "Stamp":
+        """Return that of a file."""
+        return cls(info.size or 0, info.mtime_ns or 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Files:
     """The files of one table."""
 
@@ -95,6 +108,10 @@ class Files:
         if found.type is pa_fs.FileType.NotFound:
             raise FileNotFoundError(path)
         return found
+
+    def stamp(self, path: str) -> "Stamp":
+        """Return what tells whether a file is still the same. Raises FileNotFoundError."""
+        return Stamp.of(self.info(path))
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""

@@ -20,6 +20,7 @@ from typing_extensions import override
 from service.protocol.delta import DeltaPlace
 from service.protocol.delta_source import delta_columns, source_place
 from workers.connectors.delta_files import Files, delta_table, in_a_line
+from workers.connectors.parquet_rows import DataFile
 from workers.connectors.places import check_place
 from workers.connectors.port import RefusedTableError, TableShape
 from workers.connectors.watching import Watching
@@ -29,17 +30,6 @@ COUNT_SECONDS: Final = 30.0
 _READ: Final = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "v2Checkpoint", "columnMapping"})
 """The features of Delta with which tables can be read, columnMapping as long as it is not used."""
 _MAPPING: Final = "delta.columnMapping.mode"
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of rows: its path in the table, the values of its partition as Delta's texts, and whether rows of it are
-    marked as deleted.
-    """
-
-    path: str
-    values: Mapping[str, str | None]
-    marked: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
 from tests.support.lakes import SECRET, bucket, object_store
 from workers.backfill.positions import PageSize, Positions, Span, pages
-from workers.connectors import delta_rows
+from workers.connectors import delta_rows, parquet_rows
 from workers.connectors.delta_log import Watch, describe
 from workers.connectors.delta_rows import changes_of, page_of
 from workers.connectors.port import RefusedRowError, RefusedTableError
@@ -147,7 +147,7 @@ def made(ids: Sequence[int], draw: random.Random) -> pa.Table:
 def test_random_commits_are_read_at_each_version(
     tmp_path: Path, fed: bool, parts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_rows, "PIECE_ROWS", 7)
+    monkeypatch.setattr(parquet_rows, "PIECE_ROWS", 7)
     draw, location = random.Random(f"{fed}{parts}"), tmp_path / "t"
     configuration = {"delta.enableChangeDataFeed": "true"} if fed else {}
     write_deltalake(location, made(range(40), draw), partition_by=parts or None, configuration=configuration)
