@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.protocol import datagen, delta, delta_source
+from service.protocol import datagen, delta, delta_source, file_source
 from service.protocol.columns import Column
 from service.protocol.connector import Connector
 
@@ -60,7 +60,10 @@ SINKS: Final[Mapping[str, SinkKind]] = {
         delta.read, commits=True, secrets=(delta.ACCESS_KEY, delta.SECRET_KEY), hidden=delta.SECRET_KEY
     ),
 }
-IN_PLACE: Final[Mapping[str, InPlaceKind]] = {delta.NAME: InPlaceKind(delta_source.source_place)}
+IN_PLACE: Final[Mapping[str, InPlaceKind]] = {
+    delta.NAME: InPlaceKind(delta_source.source_place),
+    file_source.NAME: InPlaceKind(file_source.folder_of),
+}
 """The connectors whose tables are read in place. Each may be a source, too: a place of many tables."""
 TABLES: Final = (*SOURCES, *IN_PLACE)
 """The connectors that CREATE TABLE may name."""

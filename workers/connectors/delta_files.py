@@ -71,11 +71,6 @@ class Stamp:
     size: int
     modified: int
 
-    @classmethod
-    def of(cls, info: Any) -> "Stamp":
-        """Return that of a file."""
-        return cls(info.size or 0, info.mtime_ns or 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Files:
@@ -111,7 +106,12 @@ class Files:
 
     def stamp(self, path: str) -> "Stamp":
         """Return what tells whether a file is still the same. Raises FileNotFoundError."""
-        return Stamp.of(self.info(path))
+        return self.stamp_of(self.info(path))
+
+    def stamp_of(self, info: Any) -> "Stamp":
+        """Return the stamp of a file that was found. A list of objects may know their times better than they do."""
+        modified = info.mtime_ns or 0
+        return Stamp(info.size or 0, modified // 10**9 * 10**9 if self.in_store else modified)
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""

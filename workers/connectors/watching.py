@@ -1,6 +1,7 @@
 """Look at what is read in place, in a thread of its own, so that no barrier waits for its storage."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,8 @@ from workers.connectors.port import RefusedTableError
 log = structlog.get_logger(__name__)
 POLL_SECONDS: Final = 1.0
 """How often is looked for something new."""
+SHARE: Final = 0.1
+"""Looking takes at most this share of the time. A folder of many files takes long to list."""
 
 
 @dataclass
@@ -25,11 +28,13 @@ class Watching:
     relation: Relation
     broken: str | None = field(default=None, kw_only=True)
     waiting: str | None = field(default=None, kw_only=True)
+    _looked: threading.Event = field(default_factory=threading.Event, kw_only=True)
     _ended: threading.Event = field(default_factory=threading.Event, kw_only=True)
 
-    def start(self) -> None:
-        """Begin to look."""
+    def start(self, *, first_seconds: float = 0.0) -> None:
+        """Begin to look, and wait so long for the end of the first look."""
         threading.Thread(target=self._run, daemon=True, name=f"lake-{self.relation.id}").start()
+        self._looked.wait(first_seconds)
 
     def end(self) -> None:
         """Look no more."""
@@ -56,5 +61,10 @@ class Watching:
             self.waiting = None
 
     def _run(self) -> None:
-        while not self.over and not self._ended.wait(POLL_SECONDS):
+        pause = 0.0
+        while not self.over and not self._ended.wait(pause):
+            began = time.monotonic()  # noqa: TID251 - a thread of its own paces itself
             self.try_to_look()
+            self._looked.set()
+            took = time.monotonic() - began  # noqa: TID251 - as above
+            pause = max(POLL_SECONDS, took / SHARE - took)
