@@ -49,7 +49,10 @@ def test_i5_tables_of_a_place_in_a_lake_wait_while_it_is_away(service: Service, 
     assert "table sales, " in str(service.refused("DROP SOURCE lake"))
     assert service.get("/v1/sources/lake")["tables"][0] == {
         **service.get("/v1/sources/lake")["tables"][0],
-        "name": "sales", "external": "eu/sales", "state": "following", "reason": None,
+        "name": "sales",
+        "external": "eu/sales",
+        "state": "following",
+        "reason": None,
     }
     lake.rename(tmp_path / "away")
 
