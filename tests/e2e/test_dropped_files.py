@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.drops import drop, rows
+from tests.support.mirrored_lake import in_lake
 from tests.support.service import Service
 from tests.support.waiting import until
 
@@ -109,13 +110,21 @@ def test_i3_i12_views_over_a_folder_take_each_file_once_over_kills(service: Serv
 
 def test_i5_a_folder_that_is_away_is_waited_for(service: Service, tmp_path: Path) -> None:
     folder = tmp_path / "drop"
+    folder.mkdir()
     made = Drops(service, folder)
-    made.drop("a.parquet", 1, 50)
-    with_options = f"WITH (connector = 'file', location = '{folder}', match_pattern = '*.parquet')"
-    assert "is missing" not in str(service.refused(f"CREATE TABLE t (*) {with_options}"))
-    service.run(f"CREATE TABLE events (*, PRIMARY KEY (id)) {with_options}")
+    options = f"WITH (connector = 'file', location = '{folder}', match_pattern = '*.parquet')"
+    refused = service.refused(f"CREATE TABLE events (*, PRIMARY KEY (id)) {options}")
+    assert "no whole file is there, whose columns * could be" in str(refused)
+    columns = "id bigint, city text, amount numeric(10, 2)"
+    service.run(f"CREATE TABLE events ({columns}, PRIMARY KEY (id)) {options}")
     view = {"grouped": VIEWS["grouped"]}
     service.run(f"CREATE MATERIALIZED VIEW grouped AS {VIEWS['grouped'].format(events='events')}")
+    service.run(
+        f"CREATE MATERIALIZED VIEW copied USING delta LOCATION '{tmp_path}/out' WITH (commit_interval = '1 s')"
+        " AS SELECT id, amount FROM events WHERE amount > 0"
+    )
+    made.drop("a.parquet", 1, 50)
+    made.equal(view)
     folder.rename(tmp_path / "away")
     found = until(lambda: shown(service, "events")["waiting"], what=service.log_tail)
     assert (found["reason"], found["since"] is not None) == ("source", True)
@@ -134,3 +143,5 @@ def test_i5_a_folder_that_is_away_is_waited_for(service: Service, tmp_path: Path
     assert 'file "c.parquet" is left out: column "id" of the primary key is not in it' in found["text"]
     (folder / "c.parquet").unlink()
     until(lambda: shown(service, "events")["waiting"] is None, what=service.log_tail)
+    wanted = sorted((tuple(row) for row in service.sql("SELECT id, amount FROM mirror WHERE amount > 0")), key=repr)
+    until(lambda: in_lake(tmp_path / "out") == wanted, what=service.log_tail)

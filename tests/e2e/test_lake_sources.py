@@ -61,8 +61,10 @@ def test_i5_tables_of_a_place_in_a_lake_wait_while_it_is_away(service: Service, 
         return None if found is None else found["since"]
 
     since = until(waits, what=service.log_tail)
+    generation = service.graph()["generation"]
     service.kill_worker()
-    until(service.workers, what=service.log_tail)
+    service.until_recovered(generation)
+    # The worker that comes next does not know yet whether it is away.
     shown = service.get("/v1/jobs/sales")["job"]
     assert "is tried again by itself: its Delta table is away" in shown["waiting"]["text"]
     assert (shown["state"], shown["waiting"]["reason"], shown["waiting"]["since"]) == ("Created", "source", since)

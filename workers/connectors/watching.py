@@ -41,6 +41,11 @@ class Watching:
         self._ended.set()
 
     @property
+    def looked(self) -> bool:
+        """Whether `waiting` says how it is now."""
+        return self._looked.is_set()
+
+    @property
     def over(self) -> bool:
         """Whether nothing is looked for any more."""
         return self.broken is not None or self._ended.is_set()
@@ -59,12 +64,12 @@ class Watching:
             self.waiting = f"{self.place.location} cannot be read now, and is tried again by itself: {error}"
         else:
             self.waiting = None
+        self._looked.set()
 
     def _run(self) -> None:
         pause = 0.0
         while not self.over and not self._ended.wait(pause):
             began = time.monotonic()  # noqa: TID251 - a thread of its own paces itself
             self.try_to_look()
-            self._looked.set()
             took = time.monotonic() - began  # noqa: TID251 - as above
             pause = max(POLL_SECONDS, took / SHARE - took)

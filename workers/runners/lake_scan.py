@@ -17,6 +17,7 @@ from workers.backfill.scan import ScanState
 from workers.connectors.following import Follower, follower_of
 from workers.connectors.in_place import located
 from workers.connectors.kinds import SecretOf
+from workers.connectors.watching import Watching
 from workers.runners.failure import JobFailedError
 from workers.runners.port import FragmentRunner, Place, RunningEpoch
 from workers.runners.split_scan import SplitOutcome, TableFiller
@@ -55,8 +56,8 @@ class LakeScan(TableFiller):
 
     def end(self) -> None:
         """Look for nothing more."""
-        if self.follower is not None and self.follower.watching is not None:
-            self.follower.watching.end()
+        if self._watching is not None:
+            self._watching.end()
 
     def stop(self, jobs: Sequence[JobId]) -> bool:
         """Return whether its job is among `jobs`, and then look for nothing more."""
@@ -85,17 +86,19 @@ class LakeScan(TableFiller):
         return self._reported(outcome)
 
     @property
-    def _waits(self) -> str | None:
-        watching = None if self.follower is None else self.follower.watching
-        return None if watching is None else watching.waiting
+    def _watching(self) -> Watching | None:
+        return None if self.follower is None else self.follower.watching
 
     def _told(self, known: VnodePosition | None) -> Sequence[FragmentReport]:
-        """Report an epoch that adds nothing. A reason to wait counts with a position only."""
-        if known is None or self._waits == self.waiting:
+        """Report an epoch that adds nothing. A reason to wait counts with a position only, and before the first look
+        nothing is known of it.
+        """
+        watching = self._watching
+        if known is None or watching is None or not watching.looked or watching.waiting == self.waiting:
             return self.reports({}, finishing=False, forwarded=lambda _: 0)
         return self._reported(SplitOutcome(0, {0: known}))
 
     def _reported(self, outcome: SplitOutcome) -> Sequence[FragmentReport]:
-        self.waiting = self._waits
+        self.waiting = None if self._watching is None else self._watching.waiting
         reports = self.reports({0: outcome}, finishing=False, forwarded=lambda _: 0)
         return [one.model_copy(update={"waiting": self.waiting}) for one in reports]
