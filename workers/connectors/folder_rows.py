@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from service.protocol.delta import DeltaPlace
+from service.protocol.file_source import Folder
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import FILE_ROWS, MODIFIED, PATH, SIZE, Relation, files_in
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize, Span
 from workers.connectors.delta_files import Files, Stamp
-from workers.connectors.folder_files import values_of
+from workers.connectors.folder_files import listed, values_of
 from workers.connectors.folder_watch import FoundFile
 from workers.connectors.parquet_rows import (
     DataFile,
@@ -78,11 +78,11 @@ def rows_at(store: VersionedStore, relation: Relation, at: Epoch) -> int:
 
 
 def page_at(
-    store: VersionedStore, place: DeltaPlace, relation: Relation, at: Epoch, block: Block, *, size: PageSize
+    store: VersionedStore, folder: Folder, relation: Relation, at: Epoch, block: Block, *, size: PageSize
 ) -> ArrowPage:
     """Read a page of a block at a committed epoch."""
-    files = Files.of(place)
-    with _to_be_there(files):
+    files = Files.of(folder.place)
+    with _to_be_there(folder):
         return page_of_pieces(files, relation, _snapshot(store, relation.id, relation.name, at), block, size=size)
 
 
@@ -98,24 +98,24 @@ def _file(one: FoundFile) -> DataFile:
 
 
 def changes_between(
-    store: VersionedStore, place: DeltaPlace, relation: Relation, after: Epoch, upto: Epoch
+    store: VersionedStore, folder: Folder, relation: Relation, after: Epoch, upto: Epoch
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of the files that came between two committed epochs."""
-    files = Files.of(place)
+    files = Files.of(folder.place)
     came = store.read_changes(files_in(relation.id, relation.name), after=after, upto=upto, runs=_ALL_RUNS)
     found = list(_found(batch for _, batch in came))
-    with _to_be_there(files):
+    with _to_be_there(folder):
         for one in found:
             for _, batch in read_rows(files, relation, _file(one), 0, None):
                 yield LIVE, wired(relation, batch, 0)
 
 
 @contextmanager
-def _to_be_there(files: Files) -> Generator[None]:
+def _to_be_there(folder: Folder) -> Generator[None]:
     """Have the lack of a file say why the table cannot be read. If all files are gone, their storage may come back."""
     try:
         yield
     except GoneFileError as error:
-        if not files.there("") or not files.names(""):
-            raise OSError("its folder is away") from None
+        if not listed(folder):
+            raise OSError("none of its files is there") from None
         raise RefusedTableError(f'file "{error.path}" is gone, and was still to be read') from None

@@ -104,7 +104,7 @@ class PlacedStore:
         if relation.lake is None:
             return self.inner.read_page(relation, block, at=at, size=size)
         if is_folder(relation):
-            return page_at(self.inner, place_of(relation), relation, at, block, size=size)
+            return page_at(self.inner, folder_in(relation), relation, at, block, size=size)
         return page_of(place_of(relation), relation, version_at(self.inner, relation, at), block, size=size)
 
     def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
@@ -129,7 +129,7 @@ class PlacedStore:
         if not any(first == 0 for first, _ in runs):
             return iter(())
         if is_folder(relation):
-            return changes_between(self.inner, place_of(relation), relation, after, upto)
+            return changes_between(self.inner, folder_in(relation), relation, after, upto)
         version = version_at(self.inner, relation, upto)
         if version is None:
             return iter(())
