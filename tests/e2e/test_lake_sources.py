@@ -2,13 +2,18 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.e2e.test_lake import rows
+from service.protocol.delta import place_of
+from tests.support.drops import rows
+from tests.support.lakes import SECRET, bucket, object_store
 from tests.support.mirrored_lake import FED
 from tests.support.service import Service
 from tests.support.waiting import until
+from workers.connectors.delta_files import Files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -78,3 +83,50 @@ def test_i5_tables_of_a_place_in_a_lake_wait_while_it_is_away(service: Service, 
     service.run("DROP SOURCE lake CASCADE")
     assert service.sql("SHOW SOURCES") + service.sql("SHOW TABLES") == []
     assert len(DeltaTable(lake / "cities").to_pyarrow_table()) == 10
+
+
+def test_the_secret_of_a_place_is_that_of_its_tables_and_is_shown_nowhere(service: Service) -> None:
+    with object_store() as address:
+        lake = bucket(address)
+        files = Files.of(place_of({**lake.options, "location": lake.location}))
+        files.put("drops/events/a.parquet", parquet(rows(1, 40)))
+        write_deltalake(f"{lake.location}/sales", rows(1, 30), storage_options=lake.storage)
+        service.run(f"CREATE SECRET lake_key WITH (backend = 'meta') AS '{SECRET}'")
+        reached = f"s3.endpoint = '{address}', s3.access.key = 'writer', s3.secret.key = secret lake_key"
+        service.run(f"CREATE SOURCE lake WITH (connector = 'deltalake', location = '{lake.location}', {reached})")
+        made = {
+            "name": "drops",
+            "options": {
+                "connector": "file",
+                "location": f"{lake.location}/drops",
+                "s3.endpoint": address,
+                "s3.access.key": "writer",
+            },
+            "secrets": {"s3.secret.key": "lake_key"},
+        }
+        service.post("/v1/sources", made)
+        assert "it is used by drops, lake" in str(service.refused("DROP SECRET lake_key"))
+        service.run(f"CREATE TABLE sales {KEYED} FROM lake TABLE 'sales'")
+        service.run(f"CREATE TABLE events {KEYED} FROM drops TABLE 'events'")
+        service.run("CREATE MATERIALIZED VIEW both AS SELECT e.id, s.amount FROM events e JOIN sales s ON s.id = e.id")
+        assert service.value("SELECT count(*) FROM both") == 30
+        files.put("drops/events/b.parquet", parquet(rows(100, 10)))
+        until(lambda: service.value("SELECT count(*) FROM events") == 50, what=service.log_tail)
+        shown = [
+            service.get("/v1/sources"),
+            service.get("/v1/relations"),
+            service.sql("SELECT * FROM rw_catalog.rw_sources"),
+            service.sql("SHOW CREATE SOURCE drops"),
+            service.get("/v1/audit", limit=100),
+        ]
+        assert SECRET not in repr(shown)
+        assert "secret lake_key" in repr(shown)
+        assert SECRET not in service.log.read_text()
+        service.run("DROP SOURCE lake CASCADE")
+        service.run("DROP SOURCE drops CASCADE")
+
+
+def parquet(table: pa.Table) -> bytes:
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream)
+    return stream.getvalue().to_pybytes()
