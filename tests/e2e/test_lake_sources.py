@@ -45,6 +45,8 @@ def test_i5_tables_of_a_place_in_a_lake_wait_while_it_is_away(service: Service, 
     assert "needs a PRIMARY KEY" in str(service.refused("CREATE TABLE t (*) FROM lake TABLE 'cities'"))
     snapshot = "CREATE TABLE t (*, PRIMARY KEY (id)) WITH (snapshot = false) FROM lake TABLE 'cities'"
     assert "is for tables that follow an external database" in str(service.refused(snapshot))
+    using = f"CREATE TABLE t {KEYED} USING delta LOCATION '{tmp_path}/t' FROM lake TABLE 'cities'"
+    assert "the rows are in lake already" in str(service.refused(using))
     service.run(f"CREATE TABLE sales {KEYED} FROM lake TABLE 'eu/sales'")
     service.run("CREATE TABLE cities (id bigint, city text, PRIMARY KEY (id)) FROM lake TABLE 'cities'")
     service.run(

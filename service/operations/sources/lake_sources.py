@@ -63,6 +63,8 @@ async def table_of(world: Context, statement: CreateTableFrom) -> CreateLakeTabl
 
 def _table(source: LakeSource, statement: CreateTableFrom) -> CreateLakeTable:
     check_keyed(statement.key)
+    if statement.target is not None:
+        raise Invalid(f"USING is for tables that follow an external database: the rows are in {source.name} already")
     wrong = sorted(statement.given - {VNODE_COUNT})
     if statement.timestamp is not None or wrong:
         what = "INCLUDE timestamp" if statement.timestamp is not None else f'option "{wrong[0]}"'
