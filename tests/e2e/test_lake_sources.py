@@ -110,8 +110,10 @@ def test_the_secret_of_a_place_is_that_of_its_tables_and_is_shown_nowhere(servic
         assert "it is used by drops, lake" in str(service.refused("DROP SECRET lake_key"))
         service.run(f"CREATE TABLE sales {KEYED} FROM lake TABLE 'sales'")
         service.run(f"CREATE TABLE events {KEYED} FROM drops TABLE 'events'")
-        service.run("CREATE MATERIALIZED VIEW both AS SELECT e.id, s.amount FROM events e JOIN sales s ON s.id = e.id")
-        assert service.value("SELECT count(*) FROM both") == 30
+        service.run(
+            "CREATE MATERIALIZED VIEW paired AS SELECT e.id, s.amount FROM events e JOIN sales s ON s.id = e.id"
+        )
+        assert service.value("SELECT count(*) FROM paired") == 30
         files.put("drops/events/b.parquet", parquet(rows(100, 10)))
         until(lambda: service.value("SELECT count(*) FROM events") == 50, what=service.log_tail)
         shown = [
