@@ -315,6 +315,11 @@ select
     s.options ->> 'connector' as connector, r.definition, s.publication, s.slot, s."offset", s.waiting, s.lag_bytes,
     s.retained_bytes, s.retention, s.reported_at
 from tidefill.source s join tidefill.relation r on r.id = s.relation
+where not r.dropped
+union all
+select
+    r.id, r.name, 'public', s.connector ->> 'name', r.definition, null, null, null, null, null, null, null, null
+from tidefill.lake_source s join tidefill.relation r on r.id = s.relation
 where not r.dropped;
 
 create or replace view rw_catalog.rw_cdc_progress as

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.protocol import datagen, delta, delta_source
+from service.protocol import datagen, delta, delta_source, file_source
 from service.protocol.columns import Column
 from service.protocol.connector import Connector
 
@@ -28,6 +28,15 @@ def _datagen(options: Mapping[str, str], columns: Sequence[Column]) -> int:
 def _blackhole(options: Mapping[str, str], _: Sequence[Column], __: Sequence[str]) -> None:
     if unknown := options.keys() - {"type"}:
         raise ValueError(f'unknown option "{min(unknown)}"')
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceKind:
+    """A kind of table that is read in place. The fields are those of a `SinkKind`."""
+
+    check: Callable[[Mapping[str, str]], object]
+    secrets: Collection[str] = (delta.ACCESS_KEY, delta.SECRET_KEY)
+    hidden: str | None = delta.SECRET_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +60,11 @@ SINKS: Final[Mapping[str, SinkKind]] = {
         delta.read, commits=True, secrets=(delta.ACCESS_KEY, delta.SECRET_KEY), hidden=delta.SECRET_KEY
     ),
 }
-IN_PLACE: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = {delta.NAME: delta_source.source_place}
-"""The checks of connectors whose tables are read in place."""
+IN_PLACE: Final[Mapping[str, InPlaceKind]] = {
+    delta.NAME: InPlaceKind(delta_source.source_place),
+    file_source.NAME: InPlaceKind(file_source.folder_of),
+}
+"""The connectors whose tables are read in place. Each may be a source, too: a place of many tables."""
 TABLES: Final = (*SOURCES, *IN_PLACE)
 """The connectors that CREATE TABLE may name."""
 COMMITS: Final = "its target is committed to by itself, once in a commit_interval"
@@ -80,7 +92,8 @@ def check_secrets(options: Mapping[str, str], secrets: Collection[str]) -> None:
 
     A connector asks for the same secrets to read and to write.
     """
-    kind = SINKS[_named(options, SINKS).name]
+    kinds: Mapping[str, SinkKind | InPlaceKind] = {**IN_PLACE, **SINKS}
+    kind = kinds[_named(options, kinds).name]
     if kind.hidden is not None and kind.hidden in options:
         message = f"option \"{kind.hidden}\" is not given as a text: CREATE SECRET name AS '..', then"
         raise Invalid(f"{message} {kind.hidden} = secret name", pointer=kind.hidden)
@@ -102,10 +115,10 @@ def checked_sink(
 
 
 def checked_in_place(options: Mapping[str, str], secrets: Mapping[str, str]) -> Connector:
-    """Return the connector of a table that is read in place. Raises Invalid."""
+    """Return the connector of a table that is read in place, or of a place of such tables. Raises Invalid."""
     connector = _named(options, IN_PLACE).model_copy(update={"secrets": dict(secrets)})
     try:
-        IN_PLACE[connector.name]({**connector.options, **secrets})
+        IN_PLACE[connector.name].check({**connector.options, **secrets})
     except ValueError as error:
         raise _refused(connector, error) from None
     return connector

@@ -39,6 +39,13 @@ def normal(location: str) -> str:
     return f"{scheme}://{normpath(path)}" if found else normpath(location)
 
 
+def below(location: str, path: str) -> str:
+    """Return where a table lies whose path begins at a location. Raises Invalid if it may lead elsewhere."""
+    if any(part in {"", ".", ".."} for part in path.split("/")):
+        raise Invalid(f"\"{path}\" is no path below {location}, such as 'sales' or 'europe/sales'")
+    return f"{location.rstrip('/')}/{path}"
+
+
 def check_no_loop(location: str, read: Collection[str]) -> None:
     """Raise Invalid if a target is among the places from which its rows come, directly or through other targets."""
     if location in read:

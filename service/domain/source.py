@@ -95,8 +95,9 @@ _NEEDED: Final = ("connector", "hostname", "username", "database.name")
 def unsupported(connector: str) -> str:
     """Return the refusal of a source with another connector."""
     there = f'connector "{connector}" is not supported: there is {CONNECTOR}'
+    lake = "there are places of many tables, deltalake and file (docs/lake.md)"
     fills = "datagen, which fills a table: CREATE TABLE .. WITH (connector = 'datagen')"
-    return f"{there}, and {fills}"
+    return f"{there}, {lake}, and {fills}"
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:

@@ -8,12 +8,12 @@ from sqlalchemy import Row, func, insert, or_, select
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.domain.connectors import IN_PLACE
 from service.meta_store.documents import among
 from service.meta_store.schema.core import fragment, job, relation_column
 from service.meta_store.schema.core import relation as relations
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.connector import Connector
-from service.protocol.delta import NAME as DELTA
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
 
@@ -43,7 +43,7 @@ LAKE: Final = (
     select(fragment.c.connector)
     .join(job, job.c.id == fragment.c.job)
     .where(job.c.relation == relations.c.id, relations.c.kind != RelationKind.SINK)
-    .where(fragment.c.connector["name"].astext == DELTA)
+    .where(fragment.c.connector["name"].astext.in_(IN_PLACE))
     .limit(1)
     .correlate(relations)
     .scalar_subquery()

@@ -33,6 +33,7 @@ from service.meta_store.jobs.snapshots import PostgresSnapshots
 from service.meta_store.keys import PostgresKeys
 from service.meta_store.parameters import PostgresParameters
 from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
+from service.meta_store.sources.lakes import Lakes
 from service.meta_store.sources.sources import Secrets, Sources
 from service.meta_store.status import Status
 from service.meta_store.tokens import Tokens
@@ -47,6 +48,7 @@ def portless(connection: AsyncConnection) -> dict[str, Any]:
         "views": LogicalViews(connection),
         "adaptations": Adaptations(connection),
         "sources": Sources(connection),
+        "lakes": Lakes(connection),
         "following": Following(connection),
         "slots": Slots(connection),
         "source_cleanups": SourceCleanups(connection),

@@ -12,7 +12,7 @@ from service.operations.world import Context
 from service.ports.indexes import NamedIndex
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, LogicalView
-from service.ports.source_records import Source
+from service.ports.source_records import LakeSource, Source
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import RelationKind
 
@@ -57,7 +57,7 @@ class Named:
 async def named(tx: Transaction, name: str) -> Named | None:
     """Return the object with this name, or None if the name is free."""
     found = await tx.catalog.named(name) or await tx.views.named(name) or await tx.sources.named(name)
-    found = found or await tx.indexes.named(name)
+    found = found or await tx.lakes.named(name) or await tx.indexes.named(name)
     return None if found is None else as_named(found)
 
 
@@ -140,7 +140,8 @@ async def relation_names(world: Context, kind: RelationKind) -> list[str]:
             case RelationKind.VIEW:
                 return [view.name for view in await tx.views.all()]
             case RelationKind.SOURCE:
-                return [source.name for source in await tx.sources.all()]
+                sources = [*await tx.sources.all(), *await tx.lakes.all()]
+                return [source.name for source in sorted(sources, key=lambda one: int(one.id))]
             case RelationKind.INDEX:
                 return [index.relation.name for index in await tx.indexes.all()]
             case RelationKind.INTERNAL:
@@ -158,12 +159,14 @@ async def internal_tables(tx: Transaction) -> list[str]:
     return [f"__internal_{name}_{id_}_{'cdcscan' if external else 'streamscan'}_{id_}" for id_, name, external in found]
 
 
-def as_named(found: CatalogEntry | LogicalView | Source | NamedIndex) -> Named:
+def as_named(found: CatalogEntry | LogicalView | Source | LakeSource | NamedIndex) -> Named:
     """Convert a catalog entry, a logical view, a source or an index to a named object."""
     if isinstance(found, NamedIndex):
         return Named(found.relation.id, found.relation.name, RelationKind.INDEX, found.definition, found.shown)
     if isinstance(found, Source):
         return Named(RelationId(found.id), found.name, RelationKind.SOURCE, found.definition, found.shown)
+    if isinstance(found, LakeSource):
+        return Named(found.id, found.name, RelationKind.SOURCE, found.definition, readable=True)
     if isinstance(found, LogicalView):
         return Named(found.id, found.name, RelationKind.VIEW, found.definition, found.shown)
     relation = found.relation

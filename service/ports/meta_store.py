@@ -19,6 +19,7 @@ from service.meta_store.barriers.requests import Requests
 from service.meta_store.catalog.logical_views import LogicalViews
 from service.meta_store.jobs.limits import Adaptations
 from service.meta_store.sources.followed_tables import Following, Slots, SourceCleanups
+from service.meta_store.sources.lakes import Lakes
 from service.meta_store.sources.sources import Secrets, Sources
 from service.meta_store.status import Status
 from service.meta_store.tokens import Tokens
@@ -262,6 +263,7 @@ class Transaction:
     partial_graphs: PartialGraphs
     snapshots: Snapshots
     sources: Sources
+    lakes: Lakes
     following: Following
     slots: Slots
     source_cleanups: SourceCleanups

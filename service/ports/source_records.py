@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from service.domain.source import Retention
 from service.protocol.cdc import Lsn
+from service.protocol.connector import Connector
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 
 
@@ -116,6 +117,35 @@ class FollowedTable:
     def external(self) -> tuple[str, str]:
         """The schema and name of its external table."""
         return self.external_schema, self.external_table
+
+
+@dataclass(frozen=True, slots=True)
+class NewLakeSource:
+    """A new source that is a place of many tables in a lake."""
+
+    name: str
+    definition: str
+    connector: Connector
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSource:
+    """A source that is a place of many tables in a lake. A table of it lies below its location."""
+
+    id: RelationId
+    name: str
+    definition: str
+    connector: Connector
+
+
+@dataclass(frozen=True, slots=True)
+class AwayTable:
+    """A table that is read in place, and cannot be read at present. It goes on by itself."""
+
+    relation: RelationId
+    job: JobId
+    reason: str
+    since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A table that is a Delta table read in place: its options, and the columns that Delta's schema gives it.
+"""A table that is read in place: the options of a Delta table, and the columns that a schema in Delta's words gives it.
 
 `docs/lake.md` describes them for users.
 """
@@ -69,6 +69,8 @@ def chosen_columns(there: DeltaColumns, wanted: Sequence[Column] | None, key: Se
     Raises ValueError with the reason for a refusal.
     """
     known = {one.name: one for one in there.columns}
+    if wanted is None and not (known or there.refused):
+        raise ValueError("no whole file is there, whose columns * could be: name the columns with their types")
     if wanted is None and there.refused:
         name, reason = min(there.refused.items())
         named = ", ".join(f"{quoted(one.name)} {one.type}" for one in there.columns)
@@ -78,7 +80,7 @@ def chosen_columns(there: DeltaColumns, wanted: Sequence[Column] | None, key: Se
     names = [one.name for one in (there.columns if wanted is None else wanted)]
     for name in key:
         if name not in names:
-            raise ValueError(f'column "{name}" named in key does not exist in the Delta table')
+            raise ValueError(f'column "{name}" named in key does not exist there')
         if reason := known[name].type.why_not_a_key:
             raise ValueError(f'column "{name}" cannot be part of a primary key: {reason}')
     return tuple(known[name].model_copy(update={"nullable": name not in key}) for name in names)
@@ -91,9 +93,9 @@ def _check(there: DeltaColumns, wanted: Column) -> None:
         raise ValueError(f'column "{name}" {there.refused[name]}')
     kind = next((one.type for one in there.columns if one.name == name), None)
     if kind is None:
-        raise ValueError(f'column "{name}" does not exist in the Delta table')
+        raise ValueError(f'column "{name}" does not exist there')
     if kind != wanted.type:
-        raise ValueError(f'column "{name}" is {kind} in the Delta table, not {wanted.type}')
+        raise ValueError(f'column "{name}" is {kind} there, not {wanted.type}')
 
 
 def _type(given: Any) -> ColumnType:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.connector import Connector
+from service.protocol.file_source import NAME as FILES
 from service.protocol.ids import RelationId
 
 ALIVE: Final = 9223372036854775807
@@ -70,8 +71,8 @@ _STORED: Final = frozenset({RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW, 
 class Relation(BaseModel):
     """A stored relation: columns in order (visible first, then hidden) and its storage key.
 
-    With `lake` its rows lie in a table of a lake, which is read in place. The state store has the version of that table
-    at each epoch (`versions_of`), and no row.
+    With `lake` its rows lie in a lake, and are read there in place. The state store has no row of it, but what is read
+    at each epoch: the version of a table (`versions_of`), or the files of a folder (`files_in`).
 
     Invariants: column names are unique; the key is not empty and names columns of the relation.
     """
@@ -125,6 +126,10 @@ class Relation(BaseModel):
 
 PLACE: Final = "place"
 VERSION: Final = "version"
+PATH: Final = "path"
+SIZE: Final = "size"
+MODIFIED: Final = "modified"
+FILE_ROWS: Final = "rows"
 
 
 LOGGED_PAGE: Final = 0
@@ -145,8 +150,10 @@ def versions_of(relation: Relation) -> Relation:
 
 
 def kept_of(relation: Relation) -> Relation:
-    """Return what the state store keeps of a relation: its rows, or the version that it has in a lake."""
-    return relation if relation.lake is None else versions_of(relation)
+    """Return what the state store keeps of a relation: its rows, or the version or the files that it has in a lake."""
+    if relation.lake is None:
+        return relation
+    return files_in(relation.id, relation.name) if relation.lake.name == FILES else versions_of(relation)
 
 
 def versions(relation: RelationId, name: str) -> Relation:
@@ -154,6 +161,20 @@ def versions(relation: RelationId, name: str) -> Relation:
     number = ColumnType(TypeName.BIGINT)
     columns = (Column(name=PLACE, type=number, nullable=False), Column(name=VERSION, type=number, nullable=False))
     key = (KeyColumn(name=PLACE),)
+    return Relation(id=relation, name=name, kind=RelationKind.TABLE, columns=columns, key=key, vnode_count=1)
+
+
+def files_in(relation: RelationId, name: str) -> Relation:
+    """Return the relation that the state store has for a folder of files: a row for each file that was read.
+
+    A file that came in an epoch is thereby fenced, rolled back, pinned and vacuumed as a row is.
+    """
+    number = ColumnType(TypeName.BIGINT)
+    columns = (
+        Column(name=PATH, type=ColumnType(TypeName.TEXT), nullable=False),
+        *(Column(name=one, type=number, nullable=False) for one in (SIZE, MODIFIED, FILE_ROWS)),
+    )
+    key = (KeyColumn(name=PATH),)
     return Relation(id=relation, name=name, kind=RelationKind.TABLE, columns=columns, key=key, vnode_count=1)
 
 

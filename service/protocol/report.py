@@ -57,6 +57,8 @@ class ActorReport(_Value):
     completed: bool = False
     """All history of the fragment is read, and the next barrier may finish the fragment."""
     finished: bool = False
+    waiting: str | None = None
+    """Why the table that is read in place cannot be read now. It counts in a report with positions."""
     positions: Annotated[tuple[VnodePosition, ...], FailFast()] = ()
 
 

@@ -103,6 +103,14 @@ class DescribeTable(_Value):
     connector: Connector
 
 
+class CheckPlace(_Value):
+    """Look at a place where tables lie that shall be read in place. The worker answers with `Done`."""
+
+    type: Literal["check_place"] = "check_place"
+    id: RequestId
+    connector: Connector
+
+
 class TableDescribed(_Value):
     """The newest version of a table, its schema in the words of its format, and about how many rows it has."""
 
@@ -174,7 +182,7 @@ class Selected(_Value):
     rows: tuple[tuple[str | None, ...], ...]
 
 
-Request = Verify | Select | ClaimTarget | ReleaseTarget | DescribeTable
+Request = Verify | Select | ClaimTarget | ReleaseTarget | DescribeTable | CheckPlace
 REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
 Response = Verified | Selected | Done | TableDescribed | Rejected
 RESPONSE: TypeAdapter[Response] = TypeAdapter(Annotated[Response, Field(discriminator="type")])

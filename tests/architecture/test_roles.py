@@ -99,6 +99,7 @@ OPERATED: Final = (
 ADMINISTERED: Final = (
     "CREATE SOURCE s WITH (connector='postgres-cdc', hostname='db', username='u', password='told', database.name='x')",
     "DROP SOURCE s",
+    "CREATE SOURCE s WITH (connector = 'deltalake', location = 's3://b/told', s3.secret.key = secret told)",
     "CREATE SINK k FROM m WITH (connector = 'deltalake', location = 's3://b/told', s3.secret.key = secret told)",
     "CREATE SECRET pw AS 'told'",
     "ALTER SECRET pw AS 'told'",

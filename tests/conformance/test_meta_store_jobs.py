@@ -399,8 +399,9 @@ async def test_i3_scans_of_splits_go_on_from_where_they_were(stores: Stores) -> 
 
 
 @ON_POSTGRES
-async def test_a_relation_of_a_lake_is_where_its_scan_reads(stores: Stores) -> None:
-    lake = Connector(name="deltalake", options={"location": "/lake/t"}, secrets={"s3.secret.key": "key"})
+@pytest.mark.parametrize("name", ["deltalake", "file"])
+async def test_a_relation_of_a_lake_is_where_its_scan_reads(stores: Stores, name: str) -> None:
+    lake = Connector(name=name, options={"location": "/lake/t"}, secrets={"s3.secret.key": "key"})
     scan = NewSplitScan(actors=(((0, 0),),), connector=lake.model_copy(update={"secrets": {}}))
     new = NewJob(relation("t"), "CREATE TABLE t", background=False, fragments=(scan,))
     async with stores.begin() as tx:

@@ -11,8 +11,8 @@ from service.domain.job import JobEvent
 from service.domain.parallelism import blocks
 from service.domain.source import Retention
 from service.ports.meta_store import Stores
-from service.ports.records import NewJob, NewSourceScan
-from service.ports.source_records import Leftover, Measured, NewSource, Password, Source
+from service.ports.records import NewJob, NewSourceScan, NewSplitScan
+from service.ports.source_records import Leftover, Measured, NewLakeSource, NewSource, Password, Source
 from service.protocol.cdc import (
     CdcColumn,
     CdcScan,
@@ -471,3 +471,50 @@ async def test_secrets(stores: Stores) -> None:
         await tx.sources.remove(source.id, now=NOW, keeping=set(Leftover))
         assert await tx.secrets.remove("b")
         assert await tx.secrets.names() == []
+
+
+async def test_a_place_in_a_lake_is_a_source_that_keeps_its_secrets(stores: Stores) -> None:
+    connector = Connector(name="deltalake", options={"location": "s3://b/lake"}, secrets={"s3.secret.key": "key"})
+    new = NewLakeSource("lake", "CREATE SOURCE lake", connector)
+    with pytest.raises(NotFound):
+        async with stores.begin() as tx:
+            await tx.lakes.add(new)
+    async with stores.begin() as tx:
+        await tx.secrets.add("key", "x")
+        source = await tx.lakes.add(new)
+        with pytest.raises(Conflict, match='source with name "lake" exists'):
+            await tx.sources.add(new_source("lake"), now=NOW, abandoned_at=NOW)
+    scan = NewSplitScan(actors=(((0, 0),),), connector=connector)
+    table = NewJob(relation("t"), "CREATE TABLE t", background=False, fragments=(scan,), views=(source,))
+    async with stores.begin() as tx:
+        job = await add_created(tx, table)
+        (found,) = await tx.lakes.all()
+        assert (found.id, found.connector) == (source, connector)
+        assert [one.relation.name for one in await tx.catalog.dependents(source)] == ["t"]
+        with pytest.raises(Conflict, match="it is used by lake, t"):
+            await tx.secrets.remove("key")
+        await tx.catalog.remove(job.relation)
+        assert not await tx.catalog.dependents(source)
+        assert await tx.lakes.remove(source)
+        assert not await tx.lakes.remove(source)
+        assert await tx.lakes.named("lake") is None
+        assert await tx.secrets.remove("key")
+        await tx.lakes.add(NewLakeSource("lake", "CREATE SOURCE lake", connector.model_copy(update={"secrets": {}})))
+
+
+async def test_a_table_waits_for_its_storage_since_that_is_away(stores: Stores) -> None:
+    scan = NewSplitScan(actors=(((0, 0),),), connector=Connector(name="deltalake", options={"location": "/lake/t"}))
+    async with stores.begin() as tx:
+        job = await add_created(tx, NewJob(relation("t"), "CREATE TABLE t", background=False, fragments=(scan,)))
+        (plan,) = await tx.plans.of([job.id])
+    (fragment,) = plan.fragments
+    (actor,) = fragment.actors
+    told = [("away", NOW), ("still\x00away", NOW), (None, None), ("again", NOW + 3 * LATER)]
+    for number, (reason, since) in enumerate(told):
+        at = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=("7",), rows=1)
+        report = ActorReport(actor=actor.id, fragment=fragment.id, rows=1, positions=(at,), waiting=reason)
+        async with stores.begin() as tx:
+            await tx.fragments.record([collected(10, report)], now=NOW + number * LATER)
+            found = [(one.relation, one.job, one.reason, one.since) for one in await tx.lakes.away()]
+        shown = None if reason is None else reason.replace("\x00", "\ufffd")
+        assert found == ([] if reason is None else [(job.relation, job.id, shown, since)])

@@ -65,6 +65,14 @@ def in_a_line() -> Generator[None]:
 
 
 @dataclass(frozen=True, slots=True)
+class Stamp:
+    """The size of a file in bytes, and when it was written, in Unix nanoseconds."""
+
+    size: int
+    modified: int
+
+
+@dataclass(frozen=True, slots=True)
 class Files:
     """The files of one table."""
 
@@ -95,6 +103,15 @@ class Files:
         if found.type is pa_fs.FileType.NotFound:
             raise FileNotFoundError(path)
         return found
+
+    def stamp(self, path: str) -> "Stamp":
+        """Return what tells whether a file is still the same. Raises FileNotFoundError."""
+        return self.stamp_of(self.info(path))
+
+    def stamp_of(self, info: Any) -> "Stamp":
+        """Return the stamp of a file that was found. A list of objects may know their times better than they do."""
+        modified = info.mtime_ns or 0
+        return Stamp(info.size or 0, modified // 10**9 * 10**9 if self.in_store else modified)
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""

@@ -5,45 +5,31 @@ added, removed and marked in any way. Next: `workers.connectors.delta_rows`, whi
 """
 
 import json
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from typing_extensions import override
 
 from service.protocol.delta import DeltaPlace
 from service.protocol.delta_source import delta_columns, source_place
-from service.protocol.relation import Relation
 from workers.connectors.delta_files import Files, delta_table, in_a_line
+from workers.connectors.parquet_rows import DataFile
 from workers.connectors.places import check_place
 from workers.connectors.port import RefusedTableError, TableShape
+from workers.connectors.watching import Watching
 
-log = structlog.get_logger(__name__)
-POLL_SECONDS: Final = 1.0
-"""How often a table is looked at for a new version."""
 COUNT_SECONDS: Final = 30.0
 """How often the rows of a table that changes are counted, which reads its whole log."""
 _READ: Final = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "v2Checkpoint", "columnMapping"})
 """The features of Delta with which tables can be read, columnMapping as long as it is not used."""
 _MAPPING: Final = "delta.columnMapping.mode"
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file of rows: its path in the table, the values of its partition as Delta's texts, and whether rows of it are
-    marked as deleted.
-    """
-
-    path: str
-    values: Mapping[str, str | None]
-    marked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,54 +114,37 @@ def _check_mapping(configuration: Mapping[str, str | None]) -> None:
 
 
 @dataclass
-class Watch:
-    """Looks for new versions of a table in a thread of its own, so that no barrier waits for its storage.
+class Watch(Watching):
+    """Looks for new versions of a table.
 
-    `newest` is the last version up to which the table can be followed. `broken` is why it cannot be followed further.
-    `rows` is about how many rows the table has, None before they were counted.
+    `newest` is the last version up to which the table can be followed. `rows` is about how many rows the table has,
+    None before they were counted.
     """
 
-    place: DeltaPlace
-    relation: Relation
     newest: int
-    broken: str | None = None
-    waiting: str | None = None
     rows: int | None = None
     _counted_at: float = -COUNT_SECONDS
-    _ended: threading.Event = field(default_factory=threading.Event)
 
-    def start(self) -> None:
-        """Begin to look."""
-        threading.Thread(target=self._run, daemon=True, name=f"lake-{self.relation.id}").start()
-
-    def end(self) -> None:
-        """Look no more."""
-        self._ended.set()
-
+    @override
     def look(self) -> None:
         """Go to the newest version that can be followed. Raises OSError if the storage is away."""
+        before = self.newest
+        self._go_on()
+        if self.broken is None and (self.rows is None or self.newest > before):
+            self._count()
+
+    def _go_on(self) -> None:
         files = Files.of(self.place)
-        while self.broken is None and not self._ended.is_set() and files.there(_name(self.newest + 1)):
+        while not self.over and files.there(_name(self.newest + 1)):
             try:
                 self._check(files, self.newest + 1)
             except RefusedTableError as error:
                 self.broken = f"version {self.newest + 1}: {error}"
             else:
                 self.newest += 1
-
-    def _run(self) -> None:
-        while self.broken is None and not self._ended.wait(POLL_SECONDS):
-            try:
-                before = self.newest
-                self.look()
-                if self.rows is None or self.newest > before:
-                    self._count()
-            except (OSError, RefusedTableError) as error:
-                if self.waiting is None:
-                    log.warning("lake.away", relation=self.relation.name, error=str(error))
-                self.waiting = str(error)
-            else:
-                self.waiting = None
+        # An object store says itself that it is away. A folder that is not mounted is empty.
+        if not files.in_store and not files.there("_delta_log"):
+            raise OSError("its Delta table is away")
 
     def _count(self) -> None:
         now = time.monotonic()  # noqa: TID251 - a thread of its own paces itself

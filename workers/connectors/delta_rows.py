@@ -1,21 +1,12 @@
 """The rows of a Delta table that is read in place: pages of its history at one version, and changes between versions.
 
-The history is cut into *pieces*: stretches of at most `PIECE_ROWS` rows of a file, in the order of the files' names.
-Each piece belongs to a vnode of the relation, so that actors share them as they share any history. A position in a
-vnode is the number of a piece and of a row in its file. Rows therefore have no vnode of their key, and a stage computes
-it.
-
 Changes are those that the table's own change feed has written. Where a commit has none, they follow from the files that
-it added, removed, or marked rows of as deleted.
+it added, removed, or marked rows of as deleted. Next: `workers.connectors.parquet_rows`, which reads the files.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -23,19 +14,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from service.protocol.columns import ColumnType, TypeName
 from service.protocol.delta import DeltaPlace
 from service.protocol.relation import TRAVEL_PREFIX, Relation
-from workers.backfill.order import Position
-from workers.backfill.positions import Block, PageSize, Span
+from workers.backfill.positions import Block, PageSize
 from workers.connectors.delta_files import Files
-from workers.connectors.delta_log import Commit, DataFile, commit_of, lacking, opened
-from workers.connectors.port import RefusedRowError
+from workers.connectors.delta_log import Commit, commit_of, lacking, opened
+from workers.connectors.parquet_rows import (
+    DataFile,
+    GoneFileError,
+    Kept,
+    Snapshot,
+    kept_rows,
+    page_of_pieces,
+    pieces_of,
+    read_rows,
+    wired,
+)
 from workers.state_store.port import CLOSE, LIVE, OPERATION, ArrowPage
-from workers.state_store.wire import read_schema
 
-PIECE_ROWS: Final = 1_000_000
-BATCH_ROWS: Final = 1 << 16
 Choose = Callable[[pa.Table], pa.Table]
 CHANGES_MAX: Final = 2_000_000
 """So many changed rows are held at once."""
@@ -43,38 +39,17 @@ _CHANGE: Final = "_change_type"
 _OLD: Final = ("delete", "update_preimage")
 _AT: Final = f"{TRAVEL_PREFIX}at"
 
-Kept = Mapping[str, pa.BooleanArray]
-"""Which rows of a file are not marked as deleted. Files without marks are left out."""
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some rows of a file, `end` excluded. None: to its end."""
-
-    file: DataFile
-    first: int
-    end: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A table at one version."""
-
-    pieces: tuple[Piece, ...]
-    kept: Kept
-    rows: int
-    """How many rows its log knows of, at most."""
-
-    def of_vnode(self, vnode: int, vnode_count: int) -> Sequence[tuple[int, Piece]]:
-        """Return the pieces of a vnode with their numbers. Few pieces are spread over all vnodes."""
-        count = len(self.pieces)
-        if count > vnode_count:
-            numbers = range(vnode, count, vnode_count)
-        else:
-            # The only one for which `at * vnode_count // count` may be the vnode.
-            at = -(-vnode * count // vnode_count)
-            numbers = range(at, at + (at < count and at * vnode_count // count == vnode))
-        return [(at, self.pieces[at]) for at in numbers]
+@contextmanager
+def _to_be_there(files: Files) -> Generator[None]:
+    """Have the lack of a file say why a table cannot be read."""
+    try:
+        yield
+    except GoneFileError as error:
+        message = (
+            f"file {error.path} of the Delta table is gone: VACUUM has removed a version that was still to be read"
+        )
+        raise lacking(files, message) from None
 
 
 @lru_cache(maxsize=4)
@@ -86,16 +61,8 @@ def snapshot_of(place: DeltaPlace, version: int) -> Snapshot:
         one = DataFile(unquote(action["path"]), action.get("partition") or {}, marked=False)
         files.append((one, action["num_records"]))
     files.sort(key=lambda one: one[0].path)
-    pieces = [piece for one, rows in files for piece in _pieces(one, rows)]
+    pieces = [piece for one, rows in files for piece in pieces_of(one, rows)]
     return Snapshot(tuple(pieces), _marks(place, version), sum(rows or 0 for _, rows in files))
-
-
-def _pieces(file: DataFile, rows: int | None) -> Iterator[Piece]:
-    if rows is None:
-        yield Piece(file, 0, None)
-        return
-    bounds = [*range(0, rows, PIECE_ROWS), rows]
-    yield from (Piece(file, first, end) for first, end in pairwise(bounds))
 
 
 @lru_cache(maxsize=4)
@@ -113,135 +80,11 @@ def _marks(place: DeltaPlace, version: int) -> Kept:
 
 def page_of(place: DeltaPlace, relation: Relation, version: int | None, block: Block, *, size: PageSize) -> ArrowPage:
     """Read a page of a block at a version. None is a table without a version, which has no rows."""
-    reached: dict[int, Position | None] = {}
-    rows: dict[int, int] = {}
-    batches: list[pa.RecordBatch] = []
     if version is None:
         return ArrowPage((), {}, {span.vnode: None for span in block})
-    snapshot, files, left = snapshot_of(place, version), Files.of(place), size.rows
-    for span in block:
-        reached[span.vnode] = None
-        for batch, upto in _of_span(files, relation, snapshot, span, left if size.exact else None):
-            batches.append(_wired(relation, batch, span.vnode))
-            rows[span.vnode] = rows.get(span.vnode, 0) + batch.num_rows
-            left -= batch.num_rows
-            if left <= 0:
-                reached[span.vnode] = upto
-                return ArrowPage(tuple(batches), rows, reached)
-    return ArrowPage(tuple(batches), rows, reached)
-
-
-def _of_span(
-    files: Files, relation: Relation, snapshot: Snapshot, span: Span, most: int | None
-) -> Iterator[tuple[pa.Table, Position]]:
-    """Yield the rows of a vnode after its position, each time with the position behind them."""
-    number, row = (-1, 0) if span.after is None else (int(span.after[0] or 0), int(span.after[1] or 0))
-    for at, piece in snapshot.of_vnode(span.vnode, relation.vnode_count):
-        if at < number:
-            continue
-        first = row if at == number else piece.first
-        for begins, batch in _read(files, relation, piece.file, first, piece.end):
-            kept = _kept(snapshot.kept.get(piece.file.path), begins, batch)
-            if most is not None and kept.num_rows > most:
-                places = _places(snapshot.kept.get(piece.file.path), begins, batch.num_rows)
-                yield kept.slice(0, most), (str(at), str(begins + places[most - 1].as_py() + 1))
-                # A limit ends the page here.
-                return
-            if most is not None:
-                most -= kept.num_rows
-            yield kept, (str(at), str(begins + batch.num_rows))
-
-
-def _places(kept: pa.BooleanArray | None, first: int, count: int) -> Any:
-    every = pa.array(range(count), pa.int64())
-    return every if kept is None else every.filter(kept.slice(first, count))
-
-
-def _kept(kept: pa.BooleanArray | None, first: int, batch: pa.Table) -> pa.Table:
-    return batch if kept is None else batch.filter(kept.slice(first, batch.num_rows))
-
-
-def _read(
-    files: Files, relation: Relation, one: DataFile, first: int, end: int | None, more: Sequence[str] = ()
-) -> Iterator[tuple[int, pa.Table]]:
-    """Yield rows of a file from `first` to `end`, in batches, each with the number of its first row.
-
-    They have the columns of the relation in their wire types, and `more`.
-    """
-    try:
-        with files.system.open_input_file(one.path) as opened_file:
-            parquet = pq.ParquetFile(opened_file, coerce_int96_timestamp_unit="us")
-            there = set(parquet.schema_arrow.names)
-            names = [name for name in (*(column.name for column in relation.columns), *more) if name in there]
-            begins = 0
-            for group in range(parquet.num_row_groups):
-                count = parquet.metadata.row_group(group).num_rows
-                if begins + count > first and (end is None or begins < end):
-                    at = begins
-                    for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=names):
-                        low, high = max(first - at, 0), batch.num_rows if end is None else min(end - at, batch.num_rows)
-                        if low < high:
-                            part = batch.slice(low, high - low)
-                            yield at + low, _columns(relation, part, one, more)
-                        at += batch.num_rows
-                begins += count
-    except FileNotFoundError:
-        raise lacking(
-            files, f"file {one.path} of the Delta table is gone: VACUUM has removed a version that was still to be read"
-        ) from None
-
-
-def _columns(relation: Relation, batch: pa.RecordBatch, one: DataFile, more: Sequence[str]) -> pa.Table:
-    """Return the columns of a relation in their wire types. Those that a file lacks are NULL or of its partition."""
-    schema, columns = read_schema(relation), dict[str, Any]()
-    for column in relation.columns:
-        wanted = schema.field(column.name).type
-        if column.name in batch.schema.names:
-            value = _wire(batch.column(column.name), column.type, wanted)
-        else:
-            value = _partition(one.values.get(column.name), column.type, wanted, batch.num_rows)
-        if not column.nullable and value.null_count:
-            raise RefusedRowError(f'column "{column.name}" of the primary key is NULL in file {one.path}')
-        columns[column.name] = value
-    return pa.table(columns | {name: batch.column(name) for name in more})
-
-
-def _wire(value: Any, kind: ColumnType, wanted: pa.DataType) -> Any:
-    """Return a column of a file in its wire type."""
-    if pa.types.is_timestamp(value.type) and kind.name is TypeName.TIMESTAMPTZ and value.type.tz is None:
-        # Spark's older form has no zone, and is UTC.
-        value = pc.cast(value, pa.timestamp("us"), safe=False)
-    if pa.types.is_list(value.type) and not pa.types.is_list(wanted):
-        return pa.array([_texts(one) for one in value.to_pylist()], wanted)
-    return value if value.type.equals(wanted) else pc.cast(value, wanted, safe=not pa.types.is_timestamp(wanted))
-
-
-def _texts(elements: Sequence[Any] | None) -> str | None:
-    """Return an array whose elements Arrow does not carry to Spark: as a JSON array of their texts."""
-    if elements is None:
-        return None
-    return json.dumps([f"{one:f}" if isinstance(one, Decimal) else one for one in elements])
-
-
-def _partition(value: Any, kind: ColumnType, wanted: pa.DataType, count: int) -> Any:
-    """Return a value of a file's partition, which Delta's log has as a text."""
-    given: Any = None if value == "" else value
-    scalar: Any = pa.scalar(given)
-    if isinstance(value, str) and kind.name in {TypeName.TIMESTAMP, TypeName.TIMESTAMPTZ}:
-        scalar = pc.cast(scalar, pa.timestamp("us", "UTC") if value.endswith("Z") else pa.timestamp("us"))
-    return pa.repeat(pc.cast(scalar, wanted, safe=False), count)
-
-
-def _wired(relation: Relation, rows: pa.Table, vnode: int) -> pa.RecordBatch:
-    """Return rows as they arrive from a store."""
-    schema = read_schema(relation)
-    arrays = [rows.column(column.name).combine_chunks() for column in relation.columns]
-    vnodes = pa.repeat(pa.scalar(vnode, pa.int16()), rows.num_rows)
-    return pa.RecordBatch.from_arrays([vnodes, *(_single(one) for one in arrays)], schema=schema)
-
-
-def _single(column: Any) -> Any:
-    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    files = Files.of(place)
+    with _to_be_there(files):
+        return page_of_pieces(files, relation, snapshot_of(place, version), block, size=size)
 
 
 def changes_of(
@@ -253,11 +96,18 @@ def changes_of(
     RefusedTableError if the log or a file of them is gone.
     """
     files = Files.of(place)
+    with _to_be_there(files):
+        yield from _changed(files, place, relation, after, upto)
+
+
+def _changed(
+    files: Files, place: DeltaPlace, relation: Relation, after: int | None, upto: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     if after is None:
         snapshot = snapshot_of(place, upto)
         for piece in snapshot.pieces:
-            for begins, batch in _read(files, relation, piece.file, piece.first, piece.end):
-                yield LIVE, _wired(relation, _kept(snapshot.kept.get(piece.file.path), begins, batch), 0)
+            for begins, batch in read_rows(files, relation, piece.file, piece.first, piece.end):
+                yield LIVE, wired(relation, kept_rows(snapshot.kept.get(piece.file.path), begins, batch), 0)
         return
     commits = {version: commit_of(files, version) for version in range(after + 1, upto + 1)}
     parts = -(-sum(_changed_rows(files, commit) for commit in commits.values()) // CHANGES_MAX)
@@ -284,7 +134,7 @@ def _changes(
         return
     for operation, rows in _net(pa.concat_tables(events), [part.name for part in relation.key]):
         if rows.num_rows:
-            yield operation, _wired(relation, rows, 0)
+            yield operation, wired(relation, rows, 0)
 
 
 def _changed_rows(files: Files, commit: Commit) -> int:
@@ -357,7 +207,7 @@ def _in_order(
 def _fed(files: Files, relation: Relation, commit: Commit) -> Iterator[tuple[int, pa.Table]]:
     """Yield what the change feed says."""
     for one in commit.changes:
-        for _, batch in _read(files, relation, one, 0, None, more=[_CHANGE]):
+        for _, batch in read_rows(files, relation, one, 0, None, more=[_CHANGE]):
             old = pc.is_in(batch.column(_CHANGE), pa.array(_OLD))
             rows = batch.drop_columns([_CHANGE])
             yield CLOSE, rows.filter(old)
@@ -372,7 +222,7 @@ def _by_files(
     now = _marks(place, version) if any(one.marked for one in commit.added) else {}
     added, removed = {one.path: one for one in commit.added}, {one.path: one for one in commit.removed}
     for path, one in {**removed, **added}.items():
-        for begins, batch in _read(files, relation, one, 0, None):
+        for begins, batch in read_rows(files, relation, one, 0, None):
             was = _rows_there(path in removed, before.get(path), begins, batch.num_rows)
             is_there = _rows_there(path in added, now.get(path), begins, batch.num_rows)
             yield CLOSE, batch.filter(pc.and_not(was, is_there))

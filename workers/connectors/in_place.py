@@ -1,7 +1,7 @@
 """A versioned store some of whose relations lie in a lake, and are read there in place.
 
-The store has the version of such a table at each epoch (`service.protocol.relation.versions_of`). Whatever reads a
-relation at an epoch, or its changes between two, so reads the table at a version, or between two.
+The store has the version of such a table at each epoch, or the files of a folder (`service.protocol.relation.kept_of`).
+Whatever reads a relation at an epoch, or its changes between two, so reads the table at a version, or between two.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from service.protocol import delta
+from service.protocol import delta, file_source
 from service.protocol.delta import DeltaPlace
 from service.protocol.delta_source import FIRST, ROWS
+from service.protocol.file_source import Folder
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import PLACE, VERSION, Relation, kept_of, state_table, versions
 from service.protocol.table_format import POSTGRES
@@ -22,6 +23,7 @@ from service.protocol.vnodes import Runs
 from workers.backfill.positions import Block, PageSize, Span
 from workers.backfill.stages import BoundStage
 from workers.connectors.delta_rows import changes_of, page_of, snapshot_of
+from workers.connectors.folder_rows import changes_between, page_at, rows_at
 from workers.connectors.kinds import SecretOf, options_of
 from workers.state_store.port import (
     CLOSE,
@@ -52,6 +54,17 @@ def place_of(relation: Relation) -> DeltaPlace:
     """Return where a relation of a lake lies."""
     assert relation.lake is not None
     return delta.place_of(relation.lake.options)
+
+
+def is_folder(relation: Relation) -> bool:
+    """Whether a relation of a lake is a folder of files, and no table with versions."""
+    return relation.lake is not None and relation.lake.name == file_source.NAME
+
+
+def folder_in(relation: Relation) -> Folder:
+    """Return the folder that a relation of a lake is."""
+    assert relation.lake is not None
+    return file_source.folder_of(relation.lake.options)
 
 
 def first_version(relation: Relation) -> int:
@@ -90,12 +103,16 @@ class PlacedStore:
         """See `VersionedStore`."""
         if relation.lake is None:
             return self.inner.read_page(relation, block, at=at, size=size)
+        if is_folder(relation):
+            return page_at(self.inner, folder_in(relation), relation, at, block, size=size)
         return page_of(place_of(relation), relation, version_at(self.inner, relation, at), block, size=size)
 
     def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
         """See `VersionedStore`. The log of a table in a lake may know of fewer rows than there are."""
         if relation.lake is None:
             return self.inner.has_rows(relation, count, at=at)
+        if is_folder(relation):
+            return rows_at(self.inner, relation, at) >= count
         version = version_at(self.inner, relation, at)
         return version is not None and snapshot_of(place_of(relation), version).rows >= count
 
@@ -109,8 +126,12 @@ class PlacedStore:
         """See `VersionedStore`. Changes in a lake have no vnode, so all of them are read, whatever `runs` says."""
         if relation.lake is None:
             return self.inner.read_changes(relation, after=after, upto=upto, runs=runs)
+        if not any(first == 0 for first, _ in runs):
+            return iter(())
+        if is_folder(relation):
+            return changes_between(self.inner, folder_in(relation), relation, after, upto)
         version = version_at(self.inner, relation, upto)
-        if version is None or not any(first == 0 for first, _ in runs):
+        if version is None:
             return iter(())
         return changes_of(place_of(relation), relation, version_at(self.inner, relation, after), version)
 

@@ -1,10 +1,13 @@
-"""Refuse folders of this machine in which nobody keeps a lake."""
+"""Look at the places of a lake, and refuse folders of this machine in which nobody keeps one."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from service.protocol.delta import DeltaPlace
+from service.protocol.delta import DeltaPlace, place_of
+from workers.connectors.delta_files import Files
+from workers.connectors.port import RefusedTableError
 
 _SYSTEM: Final = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 _MEMORY: Final = "/dev/shm"  # noqa: S108 - a table in memory is nobody else's
@@ -27,3 +30,15 @@ def check_place(place: DeltaPlace) -> None:
         raise ValueError(f"location {place.location} is in a folder of the system")
     if any((one / mark).exists() for one in folders for mark in _MARKS):
         raise ValueError(f"location {place.location} is in the folder of a Postgres server")
+
+
+def check_there(options: Mapping[str, str]) -> None:
+    """Raise RefusedTableError if there is no place in which tables may lie, as the worker sees it."""
+    place = place_of(options)
+    check_place(place)
+    try:
+        there = Files.of(place).there("")
+    except OSError as error:
+        raise RefusedTableError(f"{place.location} cannot be read by the worker: {error}") from error
+    if not there:
+        raise RefusedTableError(f"there is no folder {place.location}, as the worker sees it")

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from service.protocol.ids import Generation
 from service.protocol.request import (
+    CheckPlace,
     ClaimTarget,
     DescribeTable,
     Done,
@@ -21,6 +22,7 @@ from service.protocol.request import (
 )
 from workers.connectors.in_place import located
 from workers.connectors.kinds import CLAIMS, LAKES, SecretOf, options_of, sink_of
+from workers.connectors.places import check_there
 from workers.connectors.port import MovedError
 from workers.rpc.select import select
 from workers.rpc.verify import verify
@@ -43,9 +45,8 @@ def answer(
         match request:
             case ClaimTarget():
                 return _claimed(request, secret_of)
-            case DescribeTable(connector=connector):
-                found = LAKES[connector.name](options_of(connector, secret_of))
-                return TableDescribed(id=request.id, version=found.version, table_schema=found.schema, rows=found.rows)
+            case DescribeTable() | CheckPlace():
+                return _looked(request, secret_of)
             case ReleaseTarget(connector=connector):
                 sink_of(connector, secret_of, request.relation, Generation(0)).clean_up()
                 return Done(id=request.id)
@@ -73,6 +74,19 @@ def _located(request: Computed, secret_of: SecretOf) -> Computed:
         for one in request.stages
     )
     return request.model_copy(update={"stages": stages, "relation": located(request.relation, secret_of)})
+
+
+def _looked(request: DescribeTable | CheckPlace, secret_of: SecretOf) -> Response:
+    connector = request.connector
+    options = options_of(connector, secret_of)
+    try:
+        if isinstance(request, CheckPlace):
+            check_there(options)
+            return Done(id=request.id)
+        found = LAKES[connector.name](options)
+    except ValueError as error:
+        return Rejected(id=request.id, error=str(error))
+    return TableDescribed(id=request.id, version=found.version, table_schema=found.schema, rows=found.rows)
 
 
 def _claimed(request: ClaimTarget, secret_of: SecretOf) -> Response:

@@ -11,17 +11,19 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from service.api.access import needs
 from service.api.calling import Calling, Here
 from service.api.json_body import ParsedRoute
+from service.domain.connectors import CONNECTOR, IN_PLACE
 from service.domain.errors import Invalid
 from service.domain.roles import Role
 from service.domain.source import PASSWORD
 from service.operations.jobs import lifecycle
-from service.operations.sources import checks, registry, secrets, shown
+from service.operations.sources import checks, lake_sources, registry, secrets, shown
 from service.operations.sources.checks import CheckItem
 from service.operations.sources.shown import CleanupView, SourceView
 from service.protocol.first_fault import first_fault
 from service.protocol.ids import BIGINT_MAX
 from service.protocol.relation import RelationKind
-from service.sql.statements.sources import CreateSource, source_statement
+from service.sql.statements.lake import CreateLakeSource
+from service.sql.statements.sources import CreateSource, lake_source_statement, source_statement
 from service.sql.text.cursor import NAME_BYTES_MAX
 
 
@@ -67,10 +69,11 @@ class Reached(BaseModel):
 
 
 class SourceBody(Reached):
-    """A source to create."""
+    """A source to create. One that is a place in a lake takes `secrets`: options, each with the name of its secret."""
 
     name: NewName
     if_not_exists: bool = False
+    secrets: dict[OptionName, NewName] = Field(default={}, max_length=50)
 
 
 class CheckBody(Reached):
@@ -148,11 +151,16 @@ async def list_sources(world: Here) -> SourceList:
 
 @router.post("/sources", response_model=SourceView, dependencies=needs(Role.ADMIN))
 async def create_source(body: SourceBody, call: Calling) -> Mapping[str, Any]:
-    """Create a source, with its publication and its replication slot in the external database."""
-    statement = _statement(body.name, body, if_not_exists=body.if_not_exists)
+    """Create a source: an external database, with its publication and its replication slot there, or a place in a
+    lake.
+    """
+    statement = _in_lake(body) or _statement(body.name, body, if_not_exists=body.if_not_exists)
 
     async def act() -> SourceView:
-        await registry.create(call.world, statement, asked_by=call.asked_by.saying(statement.text, body.name))
+        if isinstance(statement, CreateLakeSource):
+            await lake_sources.create(call.world, statement, asked_by=call.asked_by.saying(None, body.name))
+        else:
+            await registry.create(call.world, statement, asked_by=call.asked_by.saying(statement.text, body.name))
         return await shown.source(call.world, body.name)
 
     return await call.once(SourceView, act)
@@ -243,8 +251,26 @@ async def drop_secret(call: Calling, name: Name) -> Mapping[str, Any]:
     return await call.once(Done, act)
 
 
+def _in_lake(body: SourceBody) -> CreateLakeSource | None:
+    """Return the statement of a place in a lake, or None for another source. Raises Invalid."""
+    if body.options.get(CONNECTOR) not in IN_PLACE:
+        if body.secrets:
+            raise Invalid("secrets are those of a place in a lake", pointer="/secrets")
+        return None
+    if body.password is not None or body.secret is not None:
+        raise Invalid("a place in a lake has no password: give its secrets", pointer="/password")
+    try:
+        return lake_source_statement(body.name, _texts(body.options), body.secrets, if_not_exists=body.if_not_exists)
+    except Invalid as error:
+        raise Invalid(error.message, pointer=f"/options/{error.pointer}") from None
+
+
+def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
+    return {option: value if isinstance(value, str) else str(value).lower() for option, value in options.items()}
+
+
 def _statement(name: str, body: Reached, *, if_not_exists: bool) -> CreateSource:
-    given = {option: value if isinstance(value, str) else str(value).lower() for option, value in body.options.items()}
+    given = _texts(body.options)
     password = given.pop(PASSWORD, None) if body.password is None else body.password.get_secret_value()
     if (password is None or not password) == (body.secret is None):
         raise Invalid("either a password is given, or the name of the secret that is it", pointer="/password")

@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from service.domain.job import IN_GRAPH, JobState
 from service.domain.order import OrderedScan, awaited
 from service.domain.progress import ScanProgress, advanced
-from service.meta_store.documents import among, recordset, stored_text
+from service.meta_store.documents import among, printable, recordset, stored_text
 from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.plans import read_actors
 from service.meta_store.schema.core import (
@@ -105,22 +105,33 @@ class PostgresFragments(OnConnection):
         """
         kept = tuple(answers)
         # In the order of locks: scans, then relations.
-        await self._record_splits(kept)
+        await self._record_splits(kept, now=now)
         await self._record_scans(kept, now=now)
         await self._count_work(kept)
         await self._count_keys(kept)
 
-    async def _record_splits(self, kept: Sequence[Collected]) -> None:
+    async def _record_splits(self, kept: Sequence[Collected], *, now: datetime) -> None:
         """Store how far scans of splits have come. They read for ever, so they have no progress."""
         reports = [report for answer in kept for report in answer.of(ActorReport) if report.positions]
         if not reports:
             return
         named = among(fragment_table.c.id, {report.fragment for report in reports})
-        found = select(fragment_table.c.id).where(named, fragment_table.c.kind == FragmentKind.SOURCE_SCAN)
-        splits = set((await self._connection.execute(found)).scalars())
+        found = select(fragment_table.c.id, fragment_table.c.source_waiting).where(
+            named, fragment_table.c.kind == FragmentKind.SOURCE_SCAN
+        )
+        splits = {row.id: row.source_waiting for row in await self._connection.execute(found)}
         mine = [report for report in reports if report.fragment in splits]
+        waits = {one.fragment: None if one.waiting is None else printable(one.waiting) for one in mine}
+        for one in sorted(one for one, why in waits.items() if why != splits[one]):
+            await self._wait(one, waits[one], now=now)
         await self._store_actors(mine)
         await self._store_positions(mine)
+
+    async def _wait(self, one: FragmentId, why: str | None, *, now: datetime) -> None:
+        """Store why nothing can be read, None if it can again. Another reason does not end the wait."""
+        since = None if why is None else func.coalesce(fragment_table.c.source_waiting_since, now)
+        mine = update(fragment_table).where(fragment_table.c.id == one)
+        await self._connection.execute(mine.values(source_waiting=why, source_waiting_since=since))
 
     async def _record_scans(self, kept: Sequence[Collected], *, now: datetime) -> None:
         # A queued job has no running actors that could report, and no rate that could fall.

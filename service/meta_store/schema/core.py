@@ -278,6 +278,7 @@ fragment = Table(
     Column("broken", Text),
     Column("broken_since", INSTANT),
     Column("source_waiting", Text),
+    Column("source_waiting_since", INSTANT),
     Column("held_limit", BigInteger),
     Column("limit_by", Text),
     Column("output", BigInteger, _reference("relation")),
@@ -286,7 +287,6 @@ fragment = Table(
 PROJECTS: Final = fragment.c.query["is_projection"].as_boolean()
 """Whether the stage that a fragment computes is a projection. NULL if it computes none."""
 STAGED: Final = PROJECTS.is_(False)
-Index("fragment_source", fragment.c.source, postgresql_where=fragment.c.source.is_not(None))
 Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)
 Index("fragment_job", fragment.c.job, fragment.c.id)
 Index("fragment_upstream", fragment.c.upstream, postgresql_where=fragment.c.upstream.is_not(None))

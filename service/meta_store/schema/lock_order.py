@@ -27,6 +27,7 @@ LOCK_ORDER: Final = (
     "slow_view",
     "snapshot_backfill",
     "source",
+    "lake_source",
     "actor",
     "backfill_position",
     "scan_progress",

@@ -14,11 +14,13 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
+    literal_column,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from service.meta_store.schema.core import INSTANT, METADATA, SCHEMA
+from service.meta_store.schema.core import INSTANT, METADATA, SCHEMA, fragment
 
 _ZERO: Final = text("0")
 
@@ -43,6 +45,17 @@ source = Table(
     Column("retention", Text),
 )
 Index("source_secret", source.c.secret)
+Index("fragment_source", fragment.c.source, postgresql_where=fragment.c.source.is_not(None))
+
+lake_source = Table(
+    "lake_source",
+    METADATA,
+    Column("relation", BigInteger, ForeignKey(f"{SCHEMA}.relation.id"), primary_key=True, autoincrement=False),
+    Column("connector", JSONB, nullable=False),
+)
+AWAY: Final = and_(fragment.c.source_waiting.is_not(None), fragment.c.kind == literal_column("'SOURCE_SCAN'"))
+"""Whether the storage is away from which a table is read in place."""
+Index("fragment_source_waiting", fragment.c.id, postgresql_where=AWAY)
 
 source_cleanup = Table(
     "source_cleanup",

@@ -15,8 +15,8 @@ from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation
 from service.meta_store.schema.core import TAKEN, fragment, secret, view_reference
 from service.meta_store.schema.core import relation as relations
+from service.meta_store.schema.sources import lake_source, source_cleanup
 from service.meta_store.schema.sources import source as sources
-from service.meta_store.schema.sources import source_cleanup
 from service.ports.source_records import Leftover, NewSource, Source, Standing
 from service.protocol.cdc import Lsn
 from service.protocol.ids import SourceId
@@ -147,7 +147,13 @@ class Secrets(OnConnection):
         if names:
             raise Conflict(f'cannot drop secret "{name}": it is the password of {", ".join(sorted(names))}')
         sinks = select(relations.c.name, fragment.c.connector).join(fragment, fragment.c.job == relations.c.id)
-        found = (await self._connection.execute(sinks.where(fragment.c.connector.is_not(None)))).all()
+        lakes = select(relations.c.name, lake_source.c.connector).join(
+            lake_source, lake_source.c.relation == relations.c.id
+        )
+        found = [
+            *await self._connection.execute(sinks.where(fragment.c.connector.is_not(None))),
+            *await self._connection.execute(lakes),
+        ]
         if used := sorted({row.name for row in found if name in row.connector.get("secrets", {}).values()}):
             raise Conflict(f'cannot drop secret "{name}": it is used by {", ".join(used)}')
         await self._connection.execute(delete(secret).where(secret.c.name == kept))

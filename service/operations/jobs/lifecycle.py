@@ -302,7 +302,8 @@ async def _doom(world: Context, tx: Transaction, victim: Named, asked_by: Asker)
     """Remove a source or a logical view, or end a job. Return the job if a barrier has to stop its actors."""
     entry = victim.entry
     if victim.kind is RelationKind.SOURCE:
-        await tx.sources.remove(SourceId(victim.id), now=world.clock.now())
+        if not await tx.lakes.remove(victim.id):
+            await tx.sources.remove(SourceId(victim.id), now=world.clock.now())
         facts = {"name": victim.name, "asked_by": asked_by.actor}
         await tx.events.append("source.dropped", facts, now=world.clock.now())
         return None

@@ -42,6 +42,9 @@ from service.sql.statements.tables import UNBOUND
 from service.sql.statements.target import Target
 
 _WHOLE_NUMBERS: Final = (TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT)
+_OTHERS_KEY: Final = (
+    "the key of a table that follows another one is that of the other: leave PRIMARY KEY out, or name columns"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ async def create_table(
 
 async def _looked(world: World, statement: CreateTableFrom) -> _Outside:
     source = await registry.existing(world, statement.source, statement.source_position)
+    if statement.columns is None and statement.key:
+        raise Invalid(_OTHERS_KEY, position=statement.table_position)
     at, options = await registry.reached(world, source), source_options(source.options)
     schema = statement.external_schema or options.schema
     table = await world.external.catalog.table(at, schema, statement.external_table)

@@ -1,6 +1,6 @@
 """Run CREATE TABLE of a table that is read in place: a worker looks at it, and the first epoch has its version."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -16,8 +16,11 @@ from service.operations.sources.secrets import check_secrets
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.records import NewJob, NewSplitScan
+from service.protocol import file_source
+from service.protocol.columns import Column
 from service.protocol.connector import Connector
-from service.protocol.delta_source import FIRST, ROWS, chosen_columns, delta_columns
+from service.protocol.delta_source import FIRST, ROWS, DeltaColumns, chosen_columns, delta_columns
+from service.protocol.file_source import folder_columns
 from service.protocol.ids import RequestId
 from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
 from service.protocol.request import DescribeTable, TableDescribed
@@ -61,8 +64,9 @@ async def _planned(world: World, statement: CreateLakeTable, text: str, session:
     found = await ask(world, DescribeTable(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
     assert isinstance(found, TableDescribed), found
     key = [part.name for part in statement.key]
+    described = folder_columns if connector.name == file_source.NAME else _described
     try:
-        columns = chosen_columns(delta_columns(found.table_schema), statement.columns, key)
+        columns = chosen_columns(described(found.table_schema, statement.columns), statement.columns, key)
     except ValueError as error:
         raise Invalid(str(error), position=statement.position) from None
     relation = Relation(
@@ -77,4 +81,9 @@ async def _planned(world: World, statement: CreateLakeTable, text: str, session:
     begun = Connector(name=connector.name, options=options, secrets=connector.secrets)
     # One actor looks at the versions of the table. It is its only split.
     scan = NewSplitScan(actors=(((0, 0),),), connector=begun)
-    return NewJob(relation, text, background=False, fragments=(scan,))
+    sources = () if statement.source is None else (statement.source,)
+    return NewJob(relation, text, background=False, fragments=(scan,), views=sources)
+
+
+def _described(schema: str, _: Sequence[Column] | None) -> DeltaColumns:
+    return delta_columns(schema)

@@ -39,16 +39,16 @@ async def create(world: World, statement: CreateSource, *, asked_by: Asker) -> t
     """Create a source and return notices. Raises Invalid with a position, NotFound, Conflict, Unavailable."""
     options = source_options(statement.options)
     password = await password_of(world, statement)
-    there = partial(_there, world, statement)
+    there = partial(there_already, world, statement.name, if_not_exists=statement.if_not_exists)
     return await there() or await or_there(_created(world, statement, options, password, asked_by=asked_by), there)
 
 
-async def _there(world: Context, statement: CreateSource) -> tuple[str, ...] | None:
+async def there_already(world: Context, name: str, *, if_not_exists: bool) -> tuple[str, ...] | None:
     """Return the notice of IF NOT EXISTS, or None if the name is free. Raises Conflict if it is taken."""
-    if statement.if_not_exists:
-        return await skipped(world, statement.name, RelationKind.SOURCE)
+    if if_not_exists:
+        return await skipped(world, name, RelationKind.SOURCE)
     async with world.stores.begin() as tx:
-        taken = await named(tx, statement.name)
+        taken = await named(tx, name)
     if taken is not None:
         raise taken.taken
     return None

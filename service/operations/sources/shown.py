@@ -4,12 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from service.domain.connectors import CONNECTOR
 from service.domain.errors import NotFound
+from service.domain.job import JobState
+from service.domain.lake_places import located
 from service.domain.source import Retention
 from service.operations.retrying import retried
 from service.operations.world import Context
 from service.ports.audit import Asker
-from service.ports.source_records import FollowedTable, Leftover, Source, SourceCleanup
+from service.ports.meta_store import Transaction
+from service.ports.records import CatalogEntry
+from service.ports.source_records import FollowedTable, LakeSource, Leftover, Source, SourceCleanup
 from service.protocol.ids import JobId, SourceId
 
 
@@ -33,7 +38,7 @@ class SourceTableView:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """A source.
+    """A source. That of a place in a lake has tables and options, and nothing else: `slot` and `publication` are null.
 
     `offset` is the end of the last commit that was decoded and committed. `lag_bytes` is the log left to decode,
     `retained_bytes` the log that the external database keeps for the slot. Both are null before a measurement.
@@ -47,8 +52,8 @@ class SourceView:
     options: Mapping[str, str]
     secret: str | None
     readable: bool
-    slot: str
-    publication: str
+    slot: str | None
+    publication: str | None
     offset: str | None
     lag_bytes: int | None
     retained_bytes: int | None
@@ -80,13 +85,17 @@ async def sources(world: Context) -> list[SourceView]:
     async with world.stores.begin() as tx:
         found = await tx.sources.all()
         tables = await tx.following.tables()
-    return [_source(one, [table for table in tables if table.source == one.id]) for one in found]
+        lakes = [await _lake(tx, one) for one in await tx.lakes.all()]
+    every = [*(_source(one, [table for table in tables if table.source == one.id]) for one in found), *lakes]
+    return sorted(every, key=lambda one: one.id)
 
 
 async def source(world: Context, name: str) -> SourceView:
     """Return the source called `name`. Raises NotFound."""
     async with world.stores.begin() as tx:
         found = await tx.sources.named(name)
+        if (lake := await tx.lakes.named(name)) is not None:
+            return await _lake(tx, lake)
         if found is None:
             raise NotFound(f'source "{name}" does not exist', kind="relation")
         tables = await tx.following.tables(found.id)
@@ -113,6 +122,48 @@ async def give_up(world: Context, cleanup: int, *, asked_by: Asker) -> None:
         await tx.source_cleanups.done(cleanup)
         facts = {"source": shown.source, "what": str(shown.what), "table": shown.table, "asked_by": asked_by.actor}
         await tx.events.append("source.cleanup_given_up", facts, now=world.clock.now())
+
+
+async def _lake(tx: Transaction, one: LakeSource) -> SourceView:
+    away = {table.relation: table.reason for table in await tx.lakes.away()}
+    entries = sorted(await tx.catalog.dependents(one.id), key=lambda entry: entry.relation.id)
+    root = f"{located(one.connector.options)}/"
+    return SourceView(
+        id=SourceId(one.id),
+        name=one.name,
+        definition=one.definition,
+        options={CONNECTOR: one.connector.name, **one.connector.options},
+        secret=None,
+        readable=True,
+        slot=None,
+        publication=None,
+        offset=None,
+        lag_bytes=None,
+        retained_bytes=None,
+        retention=None,
+        commit_lag_ms=None,
+        changes=0,
+        undecided=0,
+        waiting=None,
+        reported_at=None,
+        tables=tuple(_in_lake(entry, root, away.get(entry.relation.id)) for entry in entries),
+    )
+
+
+def _in_lake(entry: CatalogEntry, root: str, waiting: str | None) -> SourceTableView:
+    assert entry.relation.lake is not None
+    failed = entry.state is JobState.FAILED
+    return SourceTableView(
+        name=entry.relation.name,
+        job=entry.job,
+        external=located(entry.relation.lake.options).removeprefix(root),
+        state="broken" if failed else "following" if waiting is None else "waiting",
+        reason="its job failed" if failed else waiting,
+        splits=1,
+        splits_completed=1,
+        values_nulled=0,
+        note=None,
+    )
 
 
 def _source(one: Source, tables: Sequence[FollowedTable]) -> SourceView:

@@ -1,15 +1,22 @@
 """Run CREATE SOURCE, and CREATE, ALTER, DROP and SHOW of secrets."""
 
 from service.domain.roles import Role
-from service.operations.sources import registry, secrets
+from service.operations.sources import lake_sources, registry, secrets
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, listed
+from service.sql.statements.lake import CreateLakeSource
 from service.sql.statements.sources import AlterSecret, CreateSecret, CreateSource, DropSecret, ShowSecrets
 
 
 @handles(CreateSource, needs=Role.ADMIN)
 async def _create(call: Call, statement: CreateSource) -> Outcome:
     notices = await registry.create(call.world, statement, asked_by=call.asked_by)
+    return Outcome("CREATE_SOURCE", notices=notices)
+
+
+@handles(CreateLakeSource, needs=Role.ADMIN)
+async def _create_in_lake(call: Call, statement: CreateLakeSource) -> Outcome:
+    notices = await lake_sources.create(call.world, statement, asked_by=call.asked_by)
     return Outcome("CREATE_SOURCE", notices=notices)
 
 

@@ -7,7 +7,7 @@ from service.domain.connectors import checked
 from service.domain.parallelism import asked_vnodes
 from service.domain.roles import Role
 from service.operations.jobs import altering, lifecycle
-from service.operations.sources import create_table
+from service.operations.sources import create_table, lake_sources
 from service.operations.sources.lake import create_lake_table
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
@@ -64,6 +64,8 @@ def _of_target(statement: CreateTableFrom) -> Role:
 
 @handles(CreateTableFrom, needs=_of_target)
 async def _create_from(call: Call, statement: CreateTableFrom) -> Outcome:
+    if (in_lake := await lake_sources.table_of(call.world, statement)) is not None:
+        return await _create_in_lake(call, in_lake)
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
     notices = await create_table.create_table(
         call.world, statement, call.text, call.session, asked_by=call.asked_by, gone=gone

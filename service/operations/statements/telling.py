@@ -21,7 +21,7 @@ from service.sql.statements.jobs import (
     Recover,
     ReloadTable,
 )
-from service.sql.statements.lake import CreateLakeTable
+from service.sql.statements.lake import CreateLakeSource, CreateLakeTable
 from service.sql.statements.logical_views import CreateView
 from service.sql.statements.relations import Drop
 from service.sql.statements.settings import AlterSystem
@@ -46,6 +46,7 @@ _BY_NAME: Final[Mapping[type[Statement], str]] = MappingProxyType(
         AlterSecret: "ALTER SECRET",
         AlterSystem: "ALTER SYSTEM SET",
         CreateSecret: "CREATE SECRET",
+        CreateLakeSource: "CREATE SOURCE",
         CreateLakeTable: "CREATE TABLE",
         CreateSink: "CREATE SINK",
         CreateTable: "CREATE TABLE",
@@ -65,6 +66,7 @@ def told(statement: Statement, text: str) -> Told:  # noqa: C901, PLR0911 - one 
             return Told(f"{_BY_NAME[type(statement)]} {name}", name, discreet=True)
         case (
             AlterSystem(name=name)
+            | CreateLakeSource(name=name)
             | CreateLakeTable(name=name)
             | CreateSink(query=CreateMaterializedView(name=name))
             | Delete(target=name)

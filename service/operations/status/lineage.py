@@ -8,7 +8,7 @@ from service.domain.job import JobState
 from service.operations.world import Context
 from service.ports.indexes import NamedIndex
 from service.ports.records import CatalogEntry, LogicalView
-from service.ports.source_records import Source
+from service.ports.source_records import LakeSource, Source
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import RelationKind
 
@@ -41,7 +41,8 @@ class Lineage:
 async def lineage(world: Context) -> Lineage:
     """Return every object of the catalog and what it reads, in one transaction and five queries."""
     async with world.stores.begin() as tx:
-        entries, views, sources = await tx.catalog.all(), await tx.views.all(), await tx.sources.all()
+        entries, views = await tx.catalog.all(), await tx.views.all()
+        sources = [*await tx.sources.all(), *await tx.lakes.all()]
         indexes, references = await tx.indexes.all(), await tx.views.references()
     return lineage_of(entries, views, sources, indexes, references)
 
@@ -49,7 +50,7 @@ async def lineage(world: Context) -> Lineage:
 def lineage_of(
     entries: Sequence[CatalogEntry],
     views: Sequence[LogicalView],
-    sources: Sequence[Source],
+    sources: Sequence[Source | LakeSource],
     indexes: Sequence[NamedIndex],
     references: Mapping[RelationId, Sequence[RelationId]],
 ) -> Lineage:
@@ -57,7 +58,7 @@ def lineage_of(
     members = (
         *map(_of_entry, entries),
         *(Member(one.id, one.name, RelationKind.VIEW, None, None, one.shown) for one in views),
-        *(Member(RelationId(one.id), one.name, RelationKind.SOURCE, None, None, one.shown) for one in sources),
+        *map(_of_source, sources),
         *(Member(one.relation.id, one.relation.name, RelationKind.INDEX, None, None, one.shown) for one in indexes),
     )
     known = {one.id for one in members}
@@ -72,6 +73,12 @@ def _of_entry(entry: CatalogEntry) -> Member:
     relation = entry.relation
     location = None if relation.lake is None else relation.lake.options.get("location")
     return Member(relation.id, relation.name, relation.kind, entry.job, entry.state, entry.shown, location)
+
+
+def _of_source(one: Source | LakeSource) -> Member:
+    in_lake = isinstance(one, LakeSource)
+    location = one.connector.options.get("location") if in_lake else None
+    return Member(RelationId(one.id), one.name, RelationKind.SOURCE, None, None, in_lake or one.shown, location)
 
 
 def _edges(

@@ -1,10 +1,10 @@
 """Find the relations that are not kept current: those with a fault, and all that read them, directly or through others.
 
-Three kinds of relations have a fault:
+These relations have a fault:
 
 - a table that no longer follows its external table,
-- a table whose source is unavailable,
-- a view that failed after its creation.
+- a table whose source is unavailable, or whose storage if it is read in place,
+- a table or a view that failed after its creation.
 
 All of them stay readable with their last rows. Queries of them and of relations built on them get a notice.
 """
@@ -88,6 +88,8 @@ async def _own(tx: Transaction) -> Mapping[RelationId, Broken]:
             found[table.relation] = Broken("broken", table.broken, table.broken_since, None)
         elif held := table.waiting or waiting.get(table.source):
             found[table.relation] = Broken("stale", held, None, None)
+    for one in await tx.lakes.away():
+        found[one.relation] = Broken("stale", one.reason, one.since, None)
     # `kept` excludes jobs that failed before they were created: their names are free, and they stay failed for ever.
     for job in await tx.jobs.where({JobState.FAILED}, kept=True):
         found[job.relation] = Broken("failed", job.error or "it failed", job.state_since, None)

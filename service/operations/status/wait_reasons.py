@@ -21,12 +21,13 @@ UNDER_WAY = CREATING | {JobState.CANCELLING, JobState.DROPPING}
 
 async def waits_of(world: World, tx: Transaction, jobs: Sequence[Job], standing: Standing) -> Mapping[JobId, Waiting]:
     """Return the reason for each of these jobs that waits."""
+    away = {one.job: Waiting(Reason.SOURCE, one.reason, one.since) for one in await tx.lakes.away()}
+    found = {job.id: away[job.id] for job in jobs if job.id in away and job.state is JobState.CREATED}
     under_way = [job for job in jobs if _waits(job, standing)]
     if not under_way:
-        return {}
+        return found
     now = world.clock.now()
     around = await _around(world, tx, standing, now=now)
-    found: dict[JobId, Waiting] = {}
     for job in under_way:
         here = around.get(job.graph) or around[DATABASE_GRAPH]
         waiting = why(job, standing.scans[job.id], here, now=now, place=standing.places.get(job.id))

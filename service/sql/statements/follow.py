@@ -52,6 +52,8 @@ class CreateTableFrom(Statement):
     external_schema: str | None
     external_table: str
     table_position: int
+    external: str
+    """The name of the external table as given: a path, if the source is a place of files."""
     if_not_exists: bool = False
     vnode_count: int | None = None
     timestamp: str | None = None
@@ -66,6 +68,8 @@ class CreateTableFrom(Statement):
     unkeepable: Unkeepable = "fail"
     target: Target | None = None
     """The Delta table that has its rows, for a table `USING delta`."""
+    given: frozenset[str] = frozenset()
+    """The names of the options."""
 
 
 @dataclass(slots=True)
@@ -105,11 +109,6 @@ def _parse(
     *,
     if_not_exists: bool,
 ) -> CreateTableFrom:
-    if columns is None and key:
-        message = (
-            "the key of a table that follows another one is that of the other: leave PRIMARY KEY out, or name columns"
-        )
-        raise Invalid(message, position=cursor.token.position)
     behind = _Behind()
     while cursor.token.kind is not TokenKind.END:
         _clause(cursor, behind)
@@ -130,6 +129,7 @@ def _parse(
         schema,
         table,
         behind.table.position,
+        behind.table.value,
         if_not_exists=if_not_exists,
         timestamp=behind.timestamp,
     )
@@ -195,11 +195,13 @@ def _external(token: Token) -> tuple[str | None, str]:
     try:
         return external_name(token.value)
     except Invalid as error:
+        if "/" in token.value:
+            return None, token.value  # a path, whose parts may be as long as they like
         raise Invalid(error.message, position=token.position) from None
 
 
 def _with_options(statement: CreateTableFrom, options: dict[str, Option]) -> CreateTableFrom:
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"given": frozenset(options)}
     for name, option in options.items():
         if name in _NUMBERS:
             changes[_NUMBERS[name][0]] = _between(option, *_NUMBERS[name][1:])

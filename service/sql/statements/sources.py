@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from service.domain.connectors import check_secrets
 from service.domain.errors import Invalid
 from service.domain.source import CONNECTOR, OPTIONS, PASSWORD, source_options, unsupported
 from service.protocol.quoting import quoted, quoted_text
+from service.sql.statements.lake import CreateLakeSource, is_in_place, parse_lake_source
 from service.sql.statements.statement import Parsers, Statement
+from service.sql.statements.target import Target
 from service.sql.text.cursor import RESERVED_WORDS, Cursor, checked_name
 from service.sql.text.options import Option, connector_of, discreet, read_options
 from service.sql.text.tokens import syntax_error
@@ -68,8 +71,10 @@ class ShowSecrets(Statement):
     """SHOW SECRETS, the names of the secrets."""
 
 
-def _create(cursor: Cursor) -> CreateSource:
+def _create(cursor: Cursor) -> CreateSource | CreateLakeSource:
     with discreet(cursor):
+        if is_in_place(cursor.rest):
+            return parse_lake_source(cursor)
         # The rest of the statement is that of another connector, and would be refused for reasons that mislead.
         named = connector_of(cursor.rest)
         if named is not None and named[0] != CONNECTOR:
@@ -98,10 +103,24 @@ def source_statement(
 ) -> CreateSource:
     """Return the statement that creates a source with these options. Raises Invalid, whose pointer is an option."""
     source_options(given)
-    shown = ", ".join(f"{_name(option)} = {quoted_text(value)}" for option, value in sorted(given.items()))
+    shown = _options(given)
     hidden = HIDDEN if secret is None else f"secret {_quoted(secret)}"
     text = f"CREATE SOURCE {_quoted(name)} WITH ({shown}, {PASSWORD} = {hidden})"
     return CreateSource(checked_name(name, None), dict(given), text, secret, password, if_not_exists)
+
+
+def lake_source_statement(
+    name: str, given: Mapping[str, str], secrets: Mapping[str, str], *, if_not_exists: bool = False
+) -> CreateLakeSource:
+    """Return the statement that creates a place in a lake. Raises Invalid, whose pointer is an option."""
+    check_secrets(given, secrets)
+    shown = [_options(given), *(f"{_name(option)} = secret {_quoted(one)}" for option, one in sorted(secrets.items()))]
+    text = f"CREATE SOURCE {_quoted(name)} WITH ({', '.join(shown)})"
+    return CreateLakeSource(checked_name(name, None), Target(dict(given), dict(secrets)), text, if_not_exists)
+
+
+def _options(given: Mapping[str, str]) -> str:
+    return ", ".join(f"{_name(option)} = {quoted_text(value)}" for option, value in sorted(given.items()))
 
 
 def _name(option: str) -> str:

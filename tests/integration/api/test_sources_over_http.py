@@ -238,3 +238,33 @@ async def test_a_wrong_body_is_refused_at_its_place(
 
 def body_of(checked: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in checked.items() if name != "tables"}
+
+
+LAKE = {"connector": "deltalake", "location": "s3://bucket/lake", "s3.region": "eu", "s3.access.key": "reader"}
+
+
+@pytest.mark.parametrize(
+    ("body", "detail", "pointer"),
+    [
+        ({"options": LAKE, "password": "x"}, "has no password", "/password"),
+        ({"options": {"connector": "postgres-cdc"}, "secrets": {"password": "key"}}, "a place in a lake", "/secrets"),
+        (
+            {"options": {**LAKE, "s3.secret.key": PASSWORD}},
+            "is not given as a text",
+            "/options/s3.secret.key",
+        ),
+        ({"options": LAKE, "secrets": {"location": "key"}}, 'option "location" is no secret', "/options/location"),
+        ({"options": LAKE}, "s3.secret.key is missing", None),
+        ({"options": {**LAKE, "colour": "red"}, "secrets": {"s3.secret.key": "key"}}, 'unknown option "colour"', None),
+        ({"options": {"connector": "file", "location": "drop"}}, "absolute path", None),
+    ],
+)
+async def test_a_place_in_a_lake_that_cannot_be_is_refused(
+    http: httpx.AsyncClient, body: dict[str, Any], detail: str, pointer: str | None
+) -> None:
+    answer = await http.post("/v1/sources", json={"name": "lake", **body})
+    refused(answer, 422, "invalid")
+    assert detail in answer.json()["detail"]
+    assert PASSWORD not in answer.text
+    assert pointer is None or answer.json()["pointer"] == pointer
+    assert (await http.get("/v1/sources")).json()["items"] == []

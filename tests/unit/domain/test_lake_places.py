@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.errors import Invalid
-from service.domain.lake_places import ANYWHERE, LakeRoots, check_no_loop, located
+from service.domain.lake_places import ANYWHERE, LakeRoots, below, check_no_loop, located
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,20 @@ def test_i13_a_table_does_not_feed_itself() -> None:
     with pytest.raises(Invalid, match="feed itself"):
         check_no_loop("/lake/a", {"/lake/b", "/lake/a"})
     assert located({"location": "file:///lake//b/../a/"}) == located({"location": "/lake/a"}) == "/lake/a"
+
+
+@pytest.mark.parametrize(
+    ("location", "path", "found"),
+    [
+        ("/lake", "sales", "/lake/sales"),
+        ("/", "eu/sales", "/eu/sales"),
+        ("s3://bucket/lake", "eu/sales.1", "s3://bucket/lake/eu/sales.1"),
+        *(("/lake", path, None) for path in ("", "..", "../etc", "a/../../etc", "a/.", "/etc", "a//b", "a/")),
+    ],
+)
+def test_i13_a_table_of_a_source_lies_below_its_location(location: str, path: str, found: str | None) -> None:
+    if found is not None:
+        assert below(location, path) == found
+        return
+    with pytest.raises(Invalid, match="is no path below /lake"):
+        below(location, path)

@@ -5,6 +5,7 @@ import pytest
 from service.domain.errors import Invalid
 from service.sql.parse import parse
 from service.sql.statements.follow import CreateTableFrom
+from service.sql.statements.lake import CreateLakeSource
 from service.sql.statements.relations import Drop, ShowCreate, ShowInternalTables, ShowRelations
 from service.sql.statements.sources import (
     AlterSecret,
@@ -12,11 +13,13 @@ from service.sql.statements.sources import (
     CreateSource,
     DropSecret,
     ShowSecrets,
+    lake_source_statement,
     source_statement,
 )
 from service.sql.statements.tables import CreateTable
 
 SECRET = "open sesame"
+LAKE = "connector = 'deltalake', location = 's3://b/lake', s3.region = 'eu'"
 REACHED = "connector = 'postgres-cdc', hostname = 'db', port = 5433, username = 'u', database.name = 'shop'"
 
 
@@ -114,6 +117,33 @@ def test_what_is_wrong_with_a_secret_is_said_without_it(text: str) -> None:
         parse(text)
     assert SECRET not in error.value.message
     assert error.value.position is not None
+
+
+def test_a_source_may_be_a_place_in_a_lake() -> None:
+    text = f"CREATE SOURCE IF NOT EXISTS lake WITH ({LAKE}, s3.secret.key = secret Key)"
+    given = parse(text)
+    assert isinstance(given, CreateLakeSource)
+    options = {"connector": "deltalake", "location": "s3://b/lake", "s3.region": "eu"}
+    assert (given.name, given.if_not_exists, given.text) == ("lake", True, text)
+    assert (given.target.options, given.target.secrets) == (options, {"s3.secret.key": "key"})
+    made = lake_source_statement("lake", options, {"s3.secret.key": "key"}, if_not_exists=True)
+    again = parse(made.text)
+    assert isinstance(again, CreateLakeSource)
+    assert (again.target.options, again.target.secrets) == (options, made.target.secrets)
+    with pytest.raises(Invalid, match="is not given as a text"):
+        parse(f"CREATE SOURCE lake WITH ({LAKE}, s3.secret.key = '{SECRET}')")
+    with pytest.raises(Invalid, match="is no secret"):
+        lake_source_statement("lake", options, {"location": "key"})
+
+
+def test_a_table_of_a_lake_is_named_by_its_path() -> None:
+    long = f"{'a' * 60}/{'b' * 60}"
+    given = follows(f"create table t (*, primary key (id)) from lake table '{long}' with (vnode_count = 8)")
+    assert (given.external, given.external_table, given.given) == (long, long, {"vnode_count"})
+    assert (given.columns, [part.name for part in given.key], given.vnode_count) == (None, ["id"], 8)
+    assert (
+        follows("create table t (*, primary key (id)) from lake table 'eu/2024.1/sales'").external == "eu/2024.1/sales"
+    )
 
 
 def test_a_table_that_follows() -> None:

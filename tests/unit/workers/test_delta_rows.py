@@ -18,7 +18,7 @@ from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
 from tests.support.lakes import SECRET, bucket, object_store
 from workers.backfill.positions import PageSize, Positions, Span, pages
-from workers.connectors import delta_rows
+from workers.connectors import delta_rows, parquet_rows
 from workers.connectors.delta_log import Watch, describe
 from workers.connectors.delta_rows import changes_of, page_of
 from workers.connectors.port import RefusedRowError, RefusedTableError
@@ -147,7 +147,7 @@ def made(ids: Sequence[int], draw: random.Random) -> pa.Table:
 def test_random_commits_are_read_at_each_version(
     tmp_path: Path, fed: bool, parts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_rows, "PIECE_ROWS", 7)
+    monkeypatch.setattr(parquet_rows, "PIECE_ROWS", 7)
     draw, location = random.Random(f"{fed}{parts}"), tmp_path / "t"
     configuration = {"delta.enableChangeDataFeed": "true"} if fed else {}
     write_deltalake(location, made(range(40), draw), partition_by=parts or None, configuration=configuration)
@@ -226,8 +226,23 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'column "where" is a struct, .* Name the others instead'):
         relation_of(nested)
     assert [one.name for one in relation_of(nested, [Column(name="id", type=ColumnType.parse("bigint"))]).columns]
-    with pytest.raises(ValueError, match='column "id" is bigint in the Delta table, not text'):
+    with pytest.raises(ValueError, match='column "id" is bigint there, not text'):
         relation_of(nested, [Column(name="id", type=ColumnType.parse("text"))])
+
+
+def test_i5_a_table_whose_storage_is_away_says_so_and_goes_on(tmp_path: Path) -> None:
+    location = tmp_path / "lake/t"
+    write_deltalake(location, pa.table({"id": pa.array([1], pa.int64())}))
+    watch = Watch(place(location), relation_of(location), 0)
+    watch.try_to_look()
+    assert (watch.waiting, watch.newest) == (None, 0)
+    (tmp_path / "lake").rename(tmp_path / "away")
+    watch.try_to_look()
+    assert watch.waiting == f"{location} cannot be read now, and is tried again by itself: its Delta table is away"
+    (tmp_path / "away").rename(tmp_path / "lake")
+    write_deltalake(location, pa.table({"id": pa.array([2], pa.int64())}), mode="append")
+    watch.try_to_look()
+    assert (watch.waiting, watch.broken, watch.newest) == (None, None, 1)
 
 
 def test_a_table_in_an_object_store_is_read_as_one_in_a_folder() -> None:

@@ -1,0 +1,75 @@
+"""Look at what is read in place, in a thread of its own, so that no barrier waits for its storage."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from service.protocol.delta import DeltaPlace
+from service.protocol.relation import Relation
+from workers.connectors.port import RefusedTableError
+
+log = structlog.get_logger(__name__)
+POLL_SECONDS: Final = 1.0
+"""How often is looked for something new."""
+SHARE: Final = 0.1
+"""Looking takes at most this share of the time. A folder of many files takes long to list."""
+
+
+@dataclass
+class Watching:
+    """Looks again and again. `broken` is why the table cannot be followed further. `waiting` is why it cannot be looked
+    at now: its storage is away, and may come back.
+    """
+
+    place: DeltaPlace
+    relation: Relation
+    broken: str | None = field(default=None, kw_only=True)
+    waiting: str | None = field(default=None, kw_only=True)
+    _looked: threading.Event = field(default_factory=threading.Event, kw_only=True)
+    _ended: threading.Event = field(default_factory=threading.Event, kw_only=True)
+
+    def start(self, *, first_seconds: float = 0.0) -> None:
+        """Begin to look, and wait so long for the end of the first look."""
+        threading.Thread(target=self._run, daemon=True, name=f"lake-{self.relation.id}").start()
+        self._looked.wait(first_seconds)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    @property
+    def looked(self) -> bool:
+        """Whether `waiting` says how it is now."""
+        return self._looked.is_set()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is looked for any more."""
+        return self.broken is not None or self._ended.is_set()
+
+    def look(self) -> None:
+        """Take what is new. Raises OSError or RefusedTableError while the storage is away."""
+        raise NotImplementedError
+
+    def try_to_look(self) -> None:
+        """Take what is new, or note why that is not possible now."""
+        try:
+            self.look()
+        except (OSError, RefusedTableError) as error:
+            if self.waiting is None:
+                log.warning("lake.away", relation=self.relation.name, error=str(error))
+            self.waiting = f"{self.place.location} cannot be read now, and is tried again by itself: {error}"
+        else:
+            self.waiting = None
+        self._looked.set()
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self.over and not self._ended.wait(pause):
+            began = time.monotonic()  # noqa: TID251 - a thread of its own paces itself
+            self.try_to_look()
+            took = time.monotonic() - began  # noqa: TID251 - as above
+            pause = max(POLL_SECONDS, took / SHARE - took)
