@@ -6,7 +6,7 @@ the rows that differ, or by a DELETE and an append.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -45,6 +45,8 @@ class Mirrored:
     texts: Mapping[str, str]
     spark: SparkWriter | None = None
     """The other program, if it is not delta-rs: a Spark session."""
+    held: dict[str, pa.Table] = field(default_factory=dict[str, pa.Table])
+    """What the Delta tables hold."""
 
     def mirror(self, text: str) -> str:
         """Return a query or a statement over the tables of the service, in place of those of the lake."""
@@ -53,10 +55,11 @@ class Mirrored:
     def create(self) -> None:
         """Create both, the Delta ones with what the others hold by now."""
         for number, name in enumerate(self.texts):
+            rows = self.held[name] = self._rows(name)
             if self.spark is None:
-                write_deltalake(self.folder / name, self._rows(name), configuration=FED)
+                write_deltalake(self.folder / name, rows, configuration=FED)
             else:
-                self.spark.create(self.folder / name, self._rows(name), _PROPERTIES[number % len(_PROPERTIES)])
+                self.spark.create(self.folder / name, rows, _PROPERTIES[number % len(_PROPERTIES)])
             place = f"WITH (connector = 'deltalake', location = '{self.folder / name}')"
             self.service.run(f"CREATE TABLE {name} (*, PRIMARY KEY ({', '.join(self._key(name))})) {place}")
 
@@ -70,6 +73,7 @@ class Mirrored:
                 self._merge(name, rows)
             else:
                 self._replace(name, rows)
+            self.held[name] = rows
 
     def _rows(self, name: str) -> pa.Table:
         columns = dict(_COLUMN.findall(self.texts[name].partition("(")[2]))
@@ -92,8 +96,8 @@ class Mirrored:
 
     def _replace(self, name: str, rows: pa.Table) -> None:
         """Delete the rows that changed or are gone, and append those that came."""
-        table, key = DeltaTable(self.folder / name), self._key(name)
-        known = {tuple(row.values()) for row in table.to_pyarrow_table(columns=rows.schema.names).to_pylist()}
+        key = self._key(name)
+        known = {tuple(row.values()) for row in self.held[name].to_pylist()}
         wanted = {tuple(row.values()) for row in rows.to_pylist()}
         lost = [dict(zip(rows.schema.names, row, strict=True)) for row in known - wanted]
         gone = " or ".join(f"({' and '.join(f'{one} = {row[one]}' for one in key)})" for row in lost)
@@ -104,9 +108,9 @@ class Mirrored:
             self.spark.replace(self.folder / name, gone, come)
             return
         if gone:
-            table.delete(gone)
+            DeltaTable(self.folder / name).delete(gone)
         if come.num_rows:
-            write_deltalake(table, come, mode="append")
+            write_deltalake(self.folder / name, come, mode="append")
 
 
 def in_lake(location: Path, columns: Sequence[str] | None = None) -> list[tuple[object, ...]]:

@@ -16,6 +16,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
 from workers.connectors.delta_files import delta_table, in_a_line
+from workers.connectors.delta_foreign import accepted
 from workers.connectors.delta_log import rows_of
 from workers.connectors.delta_writer import DeltaWriter, Note, notes_in, staged_in
 from workers.connectors.deltalake import DeltaSink
@@ -82,9 +83,11 @@ class CarriedTable:
         rows, changes = [one for one in notes if not one.merged], [one for one in notes if one.merged]
         both = (Transaction(self.sink.options.app, upto), Transaction(self._app(_PAGES), upto))
         if truncated:
-            self._add(self._unmoved(before), "overwrite", rows, *both)
+            table = self._unmoved(before)
+            self._add(table, "overwrite", rows, *both, accepted(table, self.sink.options))
         elif rows:
-            self._add(self._unmoved(before), "append", rows, both[1])
+            table = self._unmoved(before)
+            self._add(table, "append", rows, both[1], *self.sink.untouched(table))
             before = self._consumed(delta_table(self.sink.options))
         if changes:
             self.sink.merge(self._unmoved(before), upto, changes, self._mark)

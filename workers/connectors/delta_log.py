@@ -72,7 +72,7 @@ def commit_of(files: Files, version: int) -> Commit:
     changes: list[DataFile] = []
     added: list[DataFile] = []
     removed: list[DataFile] = []
-    for action in _actions(files, version):
+    for action in actions_of(files, version):
         if (one := action.get("cdc")) is not None:
             changes.append(_file(one))
         elif (one := action.get("add")) is not None and one.get("dataChange", True):
@@ -92,7 +92,10 @@ def _name(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
-def _actions(files: Files, version: int) -> list[dict[str, Any]]:
+def actions_of(files: Files, version: int) -> list[dict[str, Any]]:
+    """Return the actions of a version. Raises RefusedTableError if it is no longer in the log, and OSError if there is
+    no log.
+    """
     try:
         text = files.read(_name(version)).decode()
     except FileNotFoundError:
@@ -153,7 +156,7 @@ class Watch(Watching):
             self.rows = rows_of(opened(self.place, self.newest))
 
     def _check(self, files: Files, version: int) -> None:
-        for action in _actions(files, version):
+        for action in actions_of(files, version):
             if (protocol := action.get("protocol")) is not None:
                 _check_protocol(protocol.get("readerFeatures") or ())
             if (metadata := action.get("metaData")) is not None:

@@ -30,6 +30,7 @@ from service.protocol.delta import DeltaOptions
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation, RelationKind
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
+from workers.connectors.delta_foreign import SINK, checked
 from workers.connectors.delta_upkeep import keep_up
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
 from workers.connectors.places import check_place
@@ -234,7 +235,7 @@ class DeltaSink:
 
     def _append(self, table: DeltaTable, epoch: int, notes: Sequence[Note]) -> None:
         actions: list[AddAction | RemoveAction] = [self.added(note) for note in notes]
-        said = self.said(Transaction(self.options.app, epoch))
+        said = self.said(Transaction(self.options.app, epoch), *self.untouched(table))
         table.create_write_transaction(actions, "append", table.schema(), commit_properties=said)
 
     def added(self, note: Note) -> AddAction:
@@ -253,16 +254,22 @@ class DeltaSink:
             same,
             source_alias="s",
             target_alias="t",
-            commit_properties=self.said(Transaction(self.options.app, epoch), *also),
+            commit_properties=self.said(Transaction(self.options.app, epoch), *also, *self.untouched(table)),
         )
         gone = _of("s", GONE)
         merge = merge.when_matched_delete(gone).when_matched_update_all(f"not {gone}", except_cols=[GONE])
         merge.when_not_matched_insert_all(f"not {gone}", except_cols=[GONE]).execute()
 
+    def untouched(self, table: DeltaTable) -> Sequence[Transaction]:
+        """Return what a commit says of the versions before it. Raises RefusedTableError if another program has changed
+        rows of a table of changes. Rows may be appended by anybody to others.
+        """
+        return [checked(table, self.options)] if self.options.upsert else []
+
     def said(self, *consumed: Transaction) -> CommitProperties:
         """Return what a commit says besides. Delta refuses it if another one of these apps came between."""
         return CommitProperties(
-            custom_metadata={"tidefill.sink": self.relation.name, "tidefill.epoch": str(consumed[0].version)},
+            custom_metadata={SINK: self.relation.name, "tidefill.epoch": str(consumed[0].version)},
             app_transactions=list(consumed),
         )
 

@@ -20,7 +20,7 @@ from service.protocol.vnodes import Runs
 from workers.cdc import changes_log
 from workers.cdc.apply import applying
 from workers.connectors.in_place import kept_versions
-from workers.connectors.port import Carried, Consumed
+from workers.connectors.port import Carried, Consumed, RefusedTableError
 from workers.engines.carrying import Log, prepare
 from workers.state_store.port import SqlStore
 
@@ -52,9 +52,13 @@ class Carrier:
     """About how many rows wait."""
     away: str | None = None
     """Why nothing can be carried."""
+    broken: str | None = None
+    """Why the table cannot be carried any further, until it is emptied."""
     hurried: bool = False
     """Whether somebody waits for the next commit."""
     _committed: Epoch = _NONE
+    _emptied: Epoch = _NONE
+    """The epoch at which a reload empties the table."""
     _table: Carried | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -69,6 +73,10 @@ class Carrier:
     def committed(self, epoch: Epoch) -> None:
         """Take note that an epoch is committed."""
         self._committed = epoch
+
+    def emptied(self, epoch: Epoch) -> None:
+        """Take note that a reload empties the table at an epoch: what is in it does not matter any more."""
+        self._emptied, self.broken = epoch, None
 
     def has(self, epoch: Epoch) -> bool:
         """Whether the table in the lake has all up to an epoch. If not, it is carried at once."""
@@ -85,6 +93,8 @@ class Carrier:
         while not self._ended.wait(self._pause()):
             try:
                 self.carry()
+            except RefusedTableError as error:
+                self.broken = str(error)
             except Exception as error:  # noqa: BLE001 - tried again
                 if self.away is None and not self._ended.is_set():
                     log.warning("carrier.away", relation=self.relation.name, error=str(error))
@@ -105,7 +115,7 @@ class Carrier:
             self.had = table.begin()
             self._table = table
         upto = self._committed
-        if upto > self.delivered:
+        if self.broken is None and upto > max(self.delivered, self._emptied - 1):
             self._carry(self._table, upto)
             with applying(self.store) as writing:
                 self.backlog = writing.trim(self.relation.id, upto)

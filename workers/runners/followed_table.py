@@ -21,7 +21,7 @@ from workers.cdc.pages import Copied, PagesOutcome, PagesTask, copy_pages
 from workers.cdc.publication import Watch
 from workers.cdc.snapshots import Snapshot
 from workers.cdc.sweeping import Swept
-from workers.cdc.table_epoch import TableEpoch
+from workers.cdc.table_epoch import TableEpoch, remedy
 from workers.connectors.in_place import version_at, version_row
 from workers.connectors.port import Carried
 from workers.engines.rows import actor_indexes
@@ -127,6 +127,8 @@ class FollowedTable(HistoryScan):
             self.carrier.start()
         if committed:
             self.carrier.committed(epoch.barrier.prev)
+        if self.carrier.broken is not None and self.broken is None and (self.sweep is None or self.sweep.over):
+            self.broken = f"{self.carrier.broken}: {remedy(self.target.name)}"
         if self.carrier.away is not None:
             self.waiting = f"its rows wait for its Delta table: {self.carrier.away}"
         elif self.carrier.full:
@@ -141,6 +143,11 @@ class FollowedTable(HistoryScan):
             return True
         self.read_at = prev if self.read_at is None else self.read_at
         return self.carrier.has(self.read_at)
+
+    def emptied(self, epoch: Epoch) -> None:
+        """Take note that a reload empties the table in the lake at an epoch."""
+        if self.carrier is not None:
+            self.carrier.emptied(epoch)
 
     def end(self) -> None:
         """Carry no more."""

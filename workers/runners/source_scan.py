@@ -298,6 +298,7 @@ class SourceScans:
         if not table.table.over_stored:
             with applying(epoch.stores.by_sql) as writing:
                 writing.truncate(table.target, epoch.barrier.curr)
+            table.emptied(epoch.barrier.curr)
             table.swept = Swept(Sweep(over=True))
             return
         until = epoch.clock() + table.pace.slice_seconds(epoch.share_seconds())

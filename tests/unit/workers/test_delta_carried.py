@@ -15,7 +15,7 @@ from tests.support.lakes import Lake, folder
 from tests.unit.workers.test_deltalake import RELATION, Row, batches
 from workers.connectors import deltalake
 from workers.connectors.delta_carried import CarriedTable
-from workers.connectors.port import Consumed, MovedError
+from workers.connectors.port import Consumed, MovedError, RefusedTableError
 from workers.state_store.port import CLOSE, LIVE, PAGE
 
 FOLLOWED: Final = RELATION.model_copy(update={"kind": RelationKind.TABLE})
@@ -149,6 +149,24 @@ def test_one_that_wakes_up_late_changes_nothing(followed: Followed, truncated: b
     assert followed.rows == [(1, "a"), (2, "b")]
     with pytest.raises(MovedError, match="newer generation"):
         old.begin()
+
+
+def test_a_change_of_another_program_is_noticed_and_a_truncation_mends_it(followed: Followed) -> None:
+    followed.log = [(1, (PAGE, 1, "a")), (1, (PAGE, 2, "b"))]
+    table, had = followed.begin(1)
+    had = followed.carry(table, had, 1)
+    followed.lake.table().delete('"Id" = 1')
+    followed.log.append((2, (LIVE, 2, "c")))
+    for generation in (1, 2):
+        table, had = followed.begin(generation)
+        with pytest.raises(RefusedTableError, match=f"in version {had.version - generation + 1}"):
+            followed.carry(table, had, 2)
+    followed.log += [(3, None), (3, (LIVE, 5, "e"))]
+    had = followed.carry(table, table.begin(), 3)
+    followed.lake.table().optimize.compact()
+    followed.log.append((4, (LIVE, 6, "f")))
+    had = followed.carry(table, had, 4)
+    assert followed.rows == followed.wanted(4) == [(5, "e"), (6, "f")]
 
 
 @pytest.mark.parametrize("row", [(PAGE, 1, "a"), (LIVE, 1, "a")])
