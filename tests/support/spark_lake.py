@@ -79,10 +79,9 @@ class SparkWriter:
 
     def stop(self) -> None:
         """End the session."""
-        assert self.process.stdin is not None
-        with suppress(OSError):
+        with self.process, suppress(OSError):
+            assert self.process.stdin is not None
             self.process.stdin.close()
-        self.process.wait()
         self.folder.cleanup()
 
 
