@@ -1,8 +1,9 @@
 """Define the mutations: a barrier carries at most one, and it acts before anything else of its epoch (I4)."""
 
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Hashable
+from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, model_validator
 
 from service.protocol.cdc import CdcScan
 from service.protocol.first_fault import first_fault
@@ -15,6 +16,15 @@ RATE_LIMIT_MAX: Final = 2_147_483_647
 _ID: Final = Field(ge=0, le=BIGINT_MAX)
 RateLimit = Annotated[int, Field(ge=0, le=RATE_LIMIT_MAX, strict=True)]
 """Rows per second and actor; 0 pauses."""
+T = TypeVar("T", bound=Hashable)
+
+
+def _once(ids: tuple[T, ...]) -> tuple[T, ...]:
+    """Return each id once. A mutation is therefore no longer than what exists, whatever a caller sends."""
+    return tuple(dict.fromkeys(ids))
+
+
+_Scans = Annotated[tuple[Annotated[FragmentId, _ID], ...], FailFast(), AfterValidator(_once)]
 _Limits = dict[Annotated[FragmentId, _ID], RateLimit | None]
 
 
@@ -42,7 +52,7 @@ class Throttle(_Mutation):
 
     type: Literal["throttle"] = "throttle"
     fragments: Annotated[_Limits, first_fault(TypeAdapter(_Limits))]
-    auto: Annotated[tuple[Annotated[FragmentId, _ID], ...], FailFast()] = ()
+    auto: _Scans = ()
 
     @model_validator(mode="after")
     def _adapted_from_a_number(self) -> Self:
@@ -55,7 +65,7 @@ class StartFragmentBackfill(_Mutation):
     """Start fragments that wait for their place in the backfill order."""
 
     type: Literal["start_fragment_backfill"] = "start_fragment_backfill"
-    fragments: Annotated[tuple[Annotated[FragmentId, _ID], ...], FailFast()]
+    fragments: _Scans
 
 
 class Add(_Mutation):
@@ -70,7 +80,7 @@ class Stop(_Mutation):
     """Stop jobs. Their actors do nothing from this epoch on, and their tables are dropped after its commit (I9)."""
 
     type: Literal["stop"] = "stop"
-    jobs: Annotated[tuple[Annotated[JobId, _ID], ...], FailFast()]
+    jobs: Annotated[tuple[Annotated[JobId, _ID], ...], FailFast(), AfterValidator(_once)]
 
 
 class Update(_Mutation):
