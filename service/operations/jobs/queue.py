@@ -3,11 +3,12 @@
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from service.domain.backoff import SetAside
 from service.domain.barrier import Chore
 from service.domain.errors import Deposed, InUse, Refused, Unavailable
-from service.domain.fair_queue import Queued
+from service.domain.fair_queue import Queued, start_order
 from service.domain.indexes import lacking
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
@@ -29,10 +30,13 @@ from service.telemetry.log import logger
 
 log = logger("queue")
 
+STARTED_TOGETHER: Final = 8
+"""How many tables, and how many other jobs, one call starts. The jobs asked for meanwhile then take their turns."""
+
 
 @retried
 async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None = None) -> int:
-    """Start every waiting job that may start, and return how many were attempted.
+    """Start the waiting jobs that may start. Return how many were attempted or are left for the next call.
 
     A job that waits for an index, or cannot be started now, is set aside, and the others continue. A job whose tables
     the state store refuses fails. Raises Deposed, Unavailable.
@@ -50,14 +54,16 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         own = len(await tx.workers.wanted()) if parameters.serverless_workers_max else 0
         order = await in_turn(tx, [Queued(job.id, job.created_by) for job in free if job.takes_permit])
         permits, workers = Places(line.held, limit), Places(own, parameters.serverless_workers_max)
-        starting = _choose(free, order, permits, workers)
+        chosen = [*_without_permit(free), *_choose(free, order, permits, workers)]
         for job in free:
-            if job.state is JobState.INITIAL and job not in starting:
+            if job.state is JobState.INITIAL and job not in chosen:
                 # A concurrent cancel must not keep the other jobs out of the queue.
                 with suppress(IllegalTransition):
                     await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
+        starting = _first(chosen)
         outputs = await tx.plans.outputs([job.id for job in starting])
-    return sum([await _try(world, job, outputs.get(job.id, ()), aside, term=term) for job in starting])
+    tried = sum([await _try(world, job, outputs.get(job.id, ()), aside, term=term) for job in starting])
+    return tried + len(chosen) - len(starting)
 
 
 async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: SetAside[JobId], *, term: Term) -> bool:
@@ -104,18 +110,30 @@ class Places:
 
 
 def _choose(waiting: Sequence[Job], order: Sequence[JobId], permits: Places, workers: Places) -> list[Job]:
-    """Return the jobs to start, in the order of their starts. `order` has those that take a permit.
+    """Return the jobs that get a permit, in the order of their starts. `order` has those that take one.
 
     A job that waits for a worker of its own lets others pass.
     """
     named = {job.id: job for job in waiting}
-    chosen = [job for job in waiting if not job.takes_permit]
+    chosen: list[Job] = []
     for job in (named[one] for one in order):
         if permits.free and (not job.serverless or workers.free):
             permits.taken += 1
             workers.taken += job.serverless
             chosen.append(job)
     return chosen
+
+
+def _without_permit(waiting: Sequence[Job]) -> list[Job]:
+    """Return the jobs that take no permit, alternately of each caller."""
+    named = {job.id: job for job in waiting if not job.takes_permit}
+    return [named[one] for one in start_order([Queued(job.id, job.created_by) for job in named.values()], {})]
+
+
+def _first(chosen: Sequence[Job]) -> list[Job]:
+    """Return the jobs that one call starts. Neither kind of job waits for many of the other one."""
+    kinds = ([job for job in chosen if job.takes_permit is permit] for permit in (False, True))
+    return [job for kind in kinds for job in kind[:STARTED_TOGETHER]]
 
 
 @retried

@@ -15,6 +15,7 @@ from service.operations.verify import by_store, worker_rpc
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, Term
+from service.protocol.mutation import Add
 from service.protocol.stage import Engine
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
@@ -88,6 +89,25 @@ async def test_the_job_of_another_tenant_starts_next_and_its_place_says_so(here:
     two = await here.ask(B, "b2")
     assert await here.start() == ["a1"]
     assert await here.places() == [two, *flood[2:]]
+
+
+async def test_i13_a_flood_of_tables_delays_the_table_of_another_by_a_few(here: Here) -> None:
+    for number in range(40):
+        await lifecycle.create(here.world, new_table(f"a{number}"), if_not_exists=False, asked_by=A)
+    await here.start()
+    started = await here.names(JobState.CREATING)
+    assert started == [f"a{number}" for number in range(queue.STARTED_TOGETHER)]
+    assert await here.names(JobState.QUEUED) == [], "the next call starts them"
+    await lifecycle.create(here.world, new_table("b"), if_not_exists=False, asked_by=B)
+    await here.ask(B, "m")
+    assert {*await here.start()} >= {"b", "m"}
+    for _ in range(4):
+        await here.start()
+    async with here.world.stores.begin() as tx:
+        assert not await tx.jobs.where({JobState.INITIAL})
+        adds = [one.mutation for one in await tx.commands.waiting(DATABASE_GRAPH) if isinstance(one.mutation, Add)]
+    order = [plan.relation.name for one in adds for plan in one.jobs]
+    assert order.index("b") <= queue.STARTED_TOGETHER + 1
 
 
 async def test_a_quota_of_jobs_refuses_the_next_and_says_what_frees_one(here: Here) -> None:
