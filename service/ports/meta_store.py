@@ -45,6 +45,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.ids import (
     CommandId,
     Epoch,
+    FragmentId,
     Generation,
     GraphId,
     Term,
@@ -198,6 +199,17 @@ class Commands(Protocol):
         """Return how many commands of a caller no barrier carries yet, in all graphs."""
         ...
 
+    async def wholes_of(self, asked_by: str, kinds: Collection[str]) -> int:
+        """Return how many mutations of these kinds wait that a caller asked for. Their parts do not count."""
+        ...
+
+    async def unfinished(self, kind: str, *, scans: Collection[FragmentId] | None = None) -> Sequence[Command]:
+        """Return the unfinished commands of a kind of mutation in all graphs, oldest first.
+
+        With `scans` only the commands whose `fragments` have limits for one of these.
+        """
+        ...
+
     async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
         """Finish commands with the epoch of the barrier that carried them, or with `epoch` if none did."""
         ...
@@ -206,8 +218,8 @@ class Commands(Protocol):
         """Return the unfinished commands that barriers up to `upto` carried."""
         ...
 
-    async def parts(self, whole: CommandId) -> Sequence[Command]:
-        """Return the parts of a command, finished or not."""
+    async def parts(self, wholes: Collection[CommandId]) -> Mapping[CommandId, Sequence[Command]]:
+        """Return the parts of commands, finished or not. A command without parts is left out."""
         ...
 
 

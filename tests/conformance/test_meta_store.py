@@ -17,8 +17,18 @@ from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.barrier import BarrierKind
 from service.protocol.dml import Delete
 from service.protocol.epoch import NEVER
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, StatementId, Term, WorkerId
-from service.protocol.mutation import Add, Pause, Stop, Throttle
+from service.protocol.ids import (
+    DATABASE_GRAPH,
+    CommandId,
+    Epoch,
+    FragmentId,
+    Generation,
+    GraphId,
+    StatementId,
+    Term,
+    WorkerId,
+)
+from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
 from service.protocol.report import Collected, Failed
 from tests.conformance.conftest import ON_POSTGRES
 from tests.support.meta_store import (
@@ -425,6 +435,40 @@ async def test_a_command_waits_is_carried_and_is_finished(stores: Stores) -> Non
             replace(carried[1], done=True, error="no"),
         ]
         assert await tx.commands.get(CommandId(999)) is None
+
+
+async def test_unfinished_commands_are_found_by_kind_caller_and_scan(stores: Stores) -> None:
+    """I13: what a look at the queue reads does not grow with what else waits in it."""
+    await running(stores)
+    one, two, three = FragmentId(1), FragmentId(2), FragmentId(3)
+    limits = [Throttle(fragments={one: 5, two: 6}), Throttle(fragments={three: None}), Throttle(fragments={two: 7})]
+    async with stores.begin() as tx:
+        first, second, third = [
+            await tx.commands.add(DATABASE_GRAPH, limit, asked_by="me", now=NOW, hurried=False) for limit in limits
+        ]
+        pause = await tx.commands.add(DATABASE_GRAPH, Pause(), asked_by="me", now=NOW)
+        part = await tx.commands.add(DATABASE_GRAPH, Pause(), asked_by="me", now=NOW, part_of=pause)
+        await tx.commands.add(DATABASE_GRAPH, Resume(), asked_by="another", now=NOW)
+        await tx.commands.add(DATABASE_GRAPH, None, asked_by="me", now=NOW)
+    async with stores.begin() as tx:
+        assert [one.id for one in await tx.commands.unfinished("throttle")] == [first, second, third]
+        named = await tx.commands.unfinished("throttle", scans=[two])
+        assert [(one.id, one.mutation, one.hurried) for one in named] == [
+            (first, limits[0], False),
+            (third, limits[2], False),
+        ]
+        assert await tx.commands.unfinished("throttle", scans=[]) == []
+        assert [one.id for one in await tx.commands.unfinished("pause")] == [pause, part]
+        assert await tx.commands.waiting_of("me") == 6
+        assert await tx.commands.wholes_of("me", {"pause", "resume"}) == 1
+        assert await tx.commands.wholes_of("me", {"throttle", "resume"}) == 3
+        assert await tx.commands.parts([]) == {}
+    await inject(stores, barrier(10, mutation=Pause()), pause, part, first)
+    async with stores.begin() as tx:
+        assert await tx.commands.wholes_of("me", {"pause", "resume"}) == 0
+        await tx.commands.finish([first], epoch=Epoch(10))
+        assert [one.id for one in await tx.commands.unfinished("throttle", scans=[two])] == [third]
+        assert [one.id for one in await tx.commands.unfinished("pause")] == [pause, part]
 
 
 async def test_recovery_ends_the_generation_and_puts_back_what_was_not_committed(stores: Stores) -> None:

@@ -261,14 +261,14 @@ async def test_a_graph_that_is_retired_is_gone_and_its_commands_are_done(stores:
     whole = await ask(stores, Pause())
     part = await ask(stores, Pause(), begun.graph, part_of=whole)
     async with stores.begin() as tx:
-        assert [one.id for one in await tx.commands.parts(whole)] == [part]
-        assert await tx.commands.parts(part) == []
+        parts = await tx.commands.parts([whole, part])
+        assert {one: [its.id for its in of] for one, of in parts.items()} == {whole: [part]}
         await tx.commands.finish([whole], epoch=Epoch(9))
         found = await tx.commands.get(whole)
         assert found is not None
         assert not found.done, "a part is left"
         await tx.partial_graphs.retire(begun.graph)
-        assert [(one.id, one.done) for one in await tx.commands.parts(whole)] == [(part, True)]
+        assert [(one.id, one.done) for one in (await tx.commands.parts([whole]))[whole]] == [(part, True)]
         done = [await tx.commands.get(one) for one in (refused, flush, whole)]
         assert [(one.done, one.epoch) for one in done if one is not None] == [(True, 10)] * 3
         assert [one is not None and one.error is not None for one in done] == [True, False, False]

@@ -177,7 +177,7 @@ class Checker:
         mutation, own = asked.mutation, epoch if whole else asked.epoch
         assert own is not None, f"I4: command {command} is acknowledged and not done"
         carried = self.carried.get(own)
-        assert mutation in (None, carried) or (carried is None and self._has_followed(command, mutation)), (
+        assert self._says(own, command, mutation) or self._has_followed(command, mutation), (
             f"I4: {epoch} is acknowledged for {mutation} and carried {carried}"
         )
 
@@ -219,9 +219,23 @@ class Checker:
     def _has_followed(self, command: CommandId, mutation: Mutation | None) -> bool:
         """Whether a part of it was said where its scans had gone, or was not because they are no more."""
         parts = [self.tables.finished_commands[part] for part in self.tables.parts.get(command, ())]
-        said = [self.carried.get(part.epoch) for part in parts if part.epoch is not None]
+        said = [self._says(part.epoch, part.id, mutation) for part in parts if part.epoch is not None]
         named = mutation.fragments if isinstance(mutation, Throttle | StartFragmentBackfill) else ()
-        return bool(parts) and (mutation in said or not any(one in self.tables.fragments for one in named))
+        return bool(parts) and (any(said) or not any(one in self.tables.fragments for one in named))
+
+    def _says(self, epoch: Epoch, command: CommandId, mutation: Mutation | None) -> bool:
+        """Whether the barrier of an epoch said what a command asks, alone or with later commands of its kind."""
+        match mutation, self.carried.get(epoch):
+            case Throttle(fragments=asked), Throttle(fragments=said):
+                # A command is finished with the epoch that commits it, so later ones may not be finished yet.
+                commands = [*self.tables.commands.values(), *self.tables.finished_commands.values()]
+                later = [one.mutation for one in commands if one.epoch == epoch and one.id > command]
+                others = {scan for one in later if isinstance(one, Throttle) for scan in one.fragments}
+                return all(scan in others or (scan in said and said[scan] == asked[scan]) for scan in asked)
+            case StartFragmentBackfill(fragments=asked), StartFragmentBackfill(fragments=said):
+                return set(asked) <= set(said)
+            case _, carried:
+                return mutation in (None, carried)
 
     # Epochs.
 

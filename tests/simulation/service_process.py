@@ -21,6 +21,7 @@ from service.ports.meta_store import Transaction
 from service.ports.signals import Topic
 from service.protocol.ids import StatementId, Term
 from service.telemetry.metrics import Metrics
+from service.turns import Turns
 from tests.simulation.decoupling import LONG, of_a_job
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Process, Task, finish
@@ -257,6 +258,7 @@ class ServiceProcess:
             lease=WORKER_LEASE,
             barrier_deadline=BARRIER_DEADLINE,
             metrics=_METRICS,
+            limits=Turns("changes of limits", running=1_000, waiting=0),  # its calls have no event loop to wait in
         )
         self.schedule = Schedule(self.world, self.process.name, launcher)
 

@@ -2,7 +2,7 @@
 that go from one to the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -107,11 +107,11 @@ def test_a_limit_that_does_not_follow_its_job_is_found(monkeypatch: pytest.Monke
 def test_a_limit_that_followed_its_job_and_is_taken_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I4: the database graph carries it later than what was asked for since."""
 
-    async def whole(tx: Transaction, command: Command) -> Mutation | None:
+    async def whole(tx: Transaction, commands: Collection[Command]) -> Sequence[Mutation | None]:
         del tx
-        return command.mutation
+        return [command.mutation for command in commands]
 
-    monkeypatch.setattr(effects, "share_of", whole)
+    monkeypatch.setattr(effects, "shares_of", whole)
     assert "I4" in found(near=351)
 
 

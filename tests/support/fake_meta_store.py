@@ -23,7 +23,7 @@ from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, Term, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, Generation, GraphId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation, Resume, Stop
 from service.protocol.report import Collected, Failed
 from tests.support.fake_meta_indexes import FakeNamedIndexes, FakeStoredIndexes
@@ -430,6 +430,20 @@ class FakeCommands:
     async def waiting_of(self, asked_by: str) -> int:
         return sum(one.asked_by == asked_by and one.epoch is None for _, one in self.tables.commands.items())
 
+    async def wholes_of(self, asked_by: str, kinds: Collection[str]) -> int:
+        parts = {part for _, its in self.tables.parts.items() for part in its}
+        waiting = [one for _, one in self.tables.commands.items() if one.asked_by == asked_by and one.epoch is None]
+        return sum(one.id not in parts and one.mutation is not None and one.mutation.type in kinds for one in waiting)
+
+    async def unfinished(self, kind: str, *, scans: Collection[FragmentId] | None = None) -> Sequence[Command]:
+        return [
+            self._whole(one)
+            for _, one in sorted(self.tables.commands.items())
+            if one.mutation is not None
+            and one.mutation.type == kind
+            and (scans is None or not set(getattr(one.mutation, "fragments", ())).isdisjoint(scans))
+        ]
+
     async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
         for command in commands:
             found = self.tables.commands.take(command)
@@ -446,8 +460,8 @@ class FakeCommands:
             if one.graph == graph and one.epoch is not None and one.epoch <= upto
         ]
 
-    async def parts(self, whole: CommandId) -> Sequence[Command]:
-        return self._parts(whole)
+    async def parts(self, wholes: Collection[CommandId]) -> Mapping[CommandId, Sequence[Command]]:
+        return {one: parts for one in wholes if (parts := self._parts(one))}
 
     def _parts(self, whole: CommandId) -> list[Command]:
         return [part for one in self.tables.parts.get(whole, ()) if (part := self._one(one)) is not None]

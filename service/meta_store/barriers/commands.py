@@ -1,17 +1,34 @@
 """Queue commands durably until a barrier carries them, first in, first out."""
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, exists, func, insert, not_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    insert,
+    not_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from service.meta_store.documents import among, printable, stored, text_of
 from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import UNFINISHED
 from service.meta_store.schema.core import command as command_table
 from service.ports.records import Command
-from service.protocol.ids import CommandId, Epoch, GraphId
+from service.protocol.ids import CommandId, Epoch, FragmentId, GraphId
 from service.protocol.mutation import MUTATION, Mutation, Stop
 
 KEPT: Final = 10_000
@@ -50,8 +67,17 @@ class PostgresCommands(OnConnection):
         return await self._read(command_table.c.graph == graph, UNFINISHED, command_table.c.epoch.is_(None))
 
     async def waiting_of(self, asked_by: str) -> int:
-        its = and_(UNFINISHED, command_table.c.epoch.is_(None), command_table.c.asked_by == asked_by)
-        return (await self._connection.execute(select(func.count()).where(its))).scalar_one()
+        return (await self._connection.execute(_waiting_of(asked_by))).scalar_one()
+
+    async def wholes_of(self, asked_by: str, kinds: Collection[str]) -> int:
+        whole = and_(command_table.c.part_of.is_(None), _KIND.in_(kinds))
+        return (await self._connection.execute(_waiting_of(asked_by).where(whole))).scalar_one()
+
+    async def unfinished(self, kind: str, *, scans: Collection[FragmentId] | None = None) -> Sequence[Command]:
+        if scans is None:
+            return await self._read(UNFINISHED, kind == _KIND)
+        named = cast([str(one) for one in scans], ARRAY(Text))
+        return await self._read(UNFINISHED, kind == _KIND, command_table.c.mutation["fragments"].has_any(named))
 
     async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
         if not commands:
@@ -67,13 +93,19 @@ class PostgresCommands(OnConnection):
     async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
         return await self._read(command_table.c.graph == graph, UNFINISHED, command_table.c.epoch <= upto)
 
-    async def parts(self, whole: CommandId) -> Sequence[Command]:
-        return await self._read(command_table.c.part_of == whole)
+    async def parts(self, wholes: Collection[CommandId]) -> Mapping[CommandId, Sequence[Command]]:
+        found: dict[CommandId, list[Command]] = defaultdict(list)
+        if wholes:
+            parts = _COMMANDS.add_columns(command_table.c.part_of).where(among(command_table.c.part_of, wholes))
+            for row in await self._connection.execute(parts):
+                found[CommandId(row.part_of)].append(_command(row))
+        return found
 
     async def _read(self, *conditions: ColumnElement[bool]) -> list[Command]:
         return [_command(row) for row in await self._connection.execute(_COMMANDS.where(*conditions))]
 
 
+_KIND: Final = command_table.c.mutation["type"].astext
 _PART: Final = command_table.alias("part")
 _PARTS_LEFT: Final = exists().where(_PART.c.part_of == command_table.c.id, not_(_PART.c.done))
 
@@ -90,7 +122,7 @@ def _effective() -> ColumnElement[int]:
         .scalar_subquery()
         for of in (func.min, func.max)
     )
-    resumes = command_table.c.mutation["type"].astext == "resume"
+    resumes = _KIND == "resume"
     own = command_table.c.epoch
     return case((resumes, func.least(own, first)), else_=func.greatest(own, last))
 
@@ -105,6 +137,11 @@ _COMMANDS: Final[Select[*tuple[Any, ...]]] = select(
     command_table.c.error,
     command_table.c.hurried,
 ).order_by(command_table.c.id)
+
+
+def _waiting_of(asked_by: str) -> Select[int]:
+    its = and_(UNFINISHED, command_table.c.epoch.is_(None), command_table.c.asked_by == asked_by)
+    return select(func.count()).where(its)
 
 
 def _command(row: Row[*tuple[Any, ...]]) -> Command:

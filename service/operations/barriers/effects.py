@@ -9,7 +9,7 @@ from service.domain.errors import NotFound
 from service.domain.graph import GraphView
 from service.domain.job import HOLDS_PERMIT, IllegalTransition, JobEvent, JobState
 from service.domain.progress import JobProgress
-from service.operations.commands.fan_out import share_of
+from service.operations.commands.fan_out import shares_of
 from service.operations.jobs import snapshots
 from service.operations.jobs.failing import tell_created
 from service.operations.jobs.standing import progress_of
@@ -40,9 +40,9 @@ async def apply_commands(
     """Apply each command that the epoch carried, and finish it with the epoch (I4)."""
     done: list[CommandId] = []
     paused: tuple[bool, str] | None = None
-    for command in commands:
+    for command, share in zip(commands, await shares_of(tx, commands), strict=True):
         acted = epoch if command.epoch is None else command.epoch
-        await _take_effect(tx, await share_of(tx, command), epoch=epoch, now=now, by=command.asked_by)
+        await _take_effect(tx, share, epoch=epoch, now=now, by=command.asked_by)
         if isinstance(command.mutation, Pause | Resume):
             paused = isinstance(command.mutation, Pause), command.asked_by
         done.append(command.id)

@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from service.domain.command_turns import check_waiting
+from service.domain.command_turns import check_waiting, counted_with
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -20,11 +19,8 @@ T = TypeVar("T")
 async def ask(tx: Transaction, mutation: Mutation | None, *, asked_by: Asker, now: datetime) -> CommandId:
     """Enqueue a mutation, or a flush for None, and record an event for a mutation.
 
-    The later event `mutation.applied` contains the epoch. Raises Unavailable if too many commands of the caller wait. A
-    Stop is queued in any case, because its job has ended already.
+    The later event `mutation.applied` contains the epoch.
     """
-    if not isinstance(mutation, Stop):
-        check_waiting(asked_by.actor, await tx.commands.waiting_of(asked_by.actor))
     command = await queue(tx, mutation, asked_by=asked_by.actor, now=now)
     if isinstance(mutation, Throttle):
         await tx.limits.unpause(mutation.fragments)
@@ -32,6 +28,20 @@ async def ask(tx: Transaction, mutation: Mutation | None, *, asked_by: Asker, no
         facts = {"command": command, "asked_by": asked_by.actor, **mutation.model_dump(mode="json")}
         await tx.events.append("mutation.asked", facts, now=now)
     return command
+
+
+async def check_room(tx: Transaction, kind: str | None, caller: str) -> None:
+    """Raise Unavailable if so many commands of a caller wait that it may add none of this kind. None is a flush.
+
+    It is asked before anything is read or locked for the command, so that a flood of refused ones costs little.
+    """
+    if kind == "stop":
+        return  # its job has ended already
+    check_waiting(caller, await tx.commands.waiting_of(caller))
+    if (few := counted_with(kind)) is not None:
+        kinds, most = few
+        waiting = await tx.commands.wholes_of(caller, kinds)
+        check_waiting(caller, waiting, most=most, what=f"commands ({', '.join(sorted(kinds))})")
 
 
 async def queue(
@@ -58,26 +68,25 @@ async def follow(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetim
             await tx.commands.add(graph, part, asked_by=command.asked_by, now=now, part_of=command.id)
 
 
-async def share_of(tx: Transaction, command: Command) -> Mutation | None:
-    """Return the sub-command of a command's own graph, or None if it is empty.
+async def shares_of(tx: Transaction, commands: Collection[Command]) -> Sequence[Mutation | None]:
+    """Return for each command the sub-command of its own graph, or None if that is empty.
 
     It omits the scans that a part of the command names in another graph. That part applies there, and a later command
     for these scans must not be overwritten.
     """
-    match command.mutation:
-        case Throttle(fragments=named) | StartFragmentBackfill(fragments=named):
-            told = {one for part in await tx.commands.parts(command.id) for one in _named(part.mutation)}
-            return _of_scans(command.mutation, [one for one in named if one not in told]) if told else command.mutation
-        case _:
-            return command.mutation
+    parts = await tx.commands.parts([one.id for one in commands if _named(one.mutation)])
+    told = {whole: {scan for part in its for scan in _named(part.mutation)} for whole, its in parts.items()}
+    return [_without(one.mutation, told.get(one.id, ())) for one in commands]
 
 
-async def unfinished(tx: Transaction) -> Sequence[Command]:
-    """Return the uncommitted commands of all graphs in the order of their ids, each as the sub-command of its graph."""
-    graphs = (DATABASE_GRAPH, *await tx.partial_graphs.unmerged())
-    found = [command for graph in graphs for command in await unfinished_in(tx, graph)]
-    shares = [replace(command, mutation=await share_of(tx, command)) for command in found]
-    return sorted(shares, key=lambda command: command.id)
+async def throttles(tx: Transaction, scans: Collection[FragmentId] | None = None) -> Sequence[Throttle]:
+    """Return the uncommitted Throttles of all graphs, oldest first, each as the sub-command of its graph.
+
+    With `scans` only those that may name one of them.
+    """
+    graphs = {DATABASE_GRAPH, *await tx.partial_graphs.unmerged()}
+    found = [one for one in await tx.commands.unfinished("throttle", scans=scans) if one.graph in graphs]
+    return [share for share in await shares_of(tx, found) if isinstance(share, Throttle)]
 
 
 async def unfinished_in(tx: Transaction, graph: GraphId) -> Sequence[Command]:
@@ -110,6 +119,12 @@ def _named(mutation: Mutation | None) -> Collection[FragmentId]:
             return named
         case _:
             return ()
+
+
+def _without(mutation: Mutation | None, told: Collection[FragmentId]) -> Mutation | None:
+    if not told:
+        return mutation
+    return _of_scans(mutation, [one for one in _named(mutation) if one not in told])
 
 
 def _of_scans(mutation: Mutation | None, scans: Collection[FragmentId]) -> Mutation | None:

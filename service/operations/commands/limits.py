@@ -12,7 +12,7 @@ from service.domain.adaptive import AUTO, Asked, started
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import TERMINAL, JobState
 from service.domain.parameters import SystemParameters
-from service.operations.commands.fan_out import ask, unfinished
+from service.operations.commands.fan_out import ask, check_room, throttles
 from service.operations.retrying import retried
 from service.operations.world import Context, World
 from service.ports.audit import Asker
@@ -27,6 +27,7 @@ from service.protocol.plan import SCANS
 async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of every scan of a job. Raises NotFound, Conflict if the job is over, Invalid if it has no scan."""
     async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
+        await check_room(tx, "throttle", asked_by.actor)
         limits: dict[FragmentId, Asked] = dict.fromkeys(await scans_of(tx, job), asked)
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
@@ -37,6 +38,7 @@ async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Aske
 async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of one scan. Raises NotFound, and Invalid if the fragment is not a scan."""
     async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
+        await check_room(tx, "throttle", asked_by.actor)
         await check_scans(tx, [fragment])
         command = await _ask(world, tx, {fragment: asked}, asked_by=asked_by)
     world.signals.notify()
@@ -50,6 +52,7 @@ async def pause_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
     async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
+        await check_room(tx, "throttle", asked_by.actor)
         held = await _asked_so_far(tx, await scans_of(tx, job))
         auto = tuple(one for one, limit in held.items() if limit.auto)
         mutation = Throttle(fragments=dict.fromkeys(held, 0), auto=auto)
@@ -68,6 +71,7 @@ async def resume_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     nothing. Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
     async with world.calls.limits.turn(asked_by.actor), world.stores.begin(by=asked_by) as tx:
+        await check_room(tx, "throttle", asked_by.actor)
         held = await _asked_so_far(tx, await scans_of(tx, job))
         limits: dict[FragmentId, Asked] = {one: _resumed(limit) for one, limit in held.items()}
         command = await _ask(world, tx, limits, asked_by=asked_by)
@@ -109,12 +113,7 @@ async def first_limit(tx: Transaction) -> int:
 
 async def throttled(tx: Transaction) -> set[FragmentId]:
     """Return the scans with an uncommitted Throttle."""
-    return {
-        fragment
-        for command in await unfinished(tx)
-        if isinstance(command.mutation, Throttle)
-        for fragment in command.mutation.fragments
-    }
+    return {fragment for mutation in await throttles(tx) for fragment in mutation.fragments}
 
 
 async def scans_of(tx: Transaction, job: JobId) -> tuple[FragmentId, ...]:
@@ -164,10 +163,8 @@ async def _ask(world: Context, tx: Transaction, limits: Mapping[FragmentId, Aske
 async def _asked_so_far(tx: Transaction, fragments: Collection[FragmentId]) -> dict[FragmentId, Held]:
     """Lock the scans' rows and return their limits as they will be after all queued commands."""
     held = dict(await tx.limits.hold(fragments))
-    for command in await unfinished(tx):
-        if isinstance(command.mutation, Throttle):
-            auto = command.mutation.auto
-            for one, limit in command.mutation.fragments.items():
-                if one in held:
-                    held[one] = replace(held[one], rate_limit=limit, auto=one in auto)
+    for mutation in await throttles(tx, held):
+        for one, limit in mutation.fragments.items():
+            if one in held:
+                held[one] = replace(held[one], rate_limit=limit, auto=one in mutation.auto)
     return held

@@ -6,7 +6,7 @@ from datetime import timedelta
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
 from service.domain.graph import GraphStatus
 from service.domain.job import JobState
-from service.operations.commands.fan_out import ask, unfinished
+from service.operations.commands.fan_out import ask, check_room
 from service.operations.commands.limits import check_scans, scans_of
 from service.operations.polling import until
 from service.operations.retrying import retried
@@ -40,17 +40,23 @@ LOOKED_THROUGH = 20
 
 async def flush(world: Context, *, asked_by: Asker) -> Epoch:
     """Force a checkpoint, wait until it is published, and return its epoch."""
-    return await applied(world, await inject(world, None, asked_by=asked_by))
+    return await applied(world, await _queued(world, None, asked_by=asked_by))
 
 
-@retried
-async def inject(world: Context, mutation: Mutation | None, *, asked_by: Asker) -> CommandId:
+async def inject(world: World, mutation: Mutation | None, *, asked_by: Asker) -> CommandId:
     """Enqueue a mutation, or a flush for None.
 
     Raises NotFound for unknown jobs and fragments, and Invalid for Add, Update and an empty mutation. Raises Conflict
     for a Stop of a job that is not being cancelled or dropped, or whose Stop is already queued.
     """
+    async with world.calls.limits.turn(asked_by.actor):
+        return await _queued(world, mutation, asked_by=asked_by)
+
+
+@retried
+async def _queued(world: Context, mutation: Mutation | None, *, asked_by: Asker) -> CommandId:
     async with world.stores.begin(by=asked_by) as tx:
+        await check_room(tx, None if mutation is None else mutation.type, asked_by.actor)
         if mutation is not None:
             await _check(tx, mutation)
         command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
@@ -82,7 +88,7 @@ async def applied(world: Context, command: CommandId, *, limit: timedelta = APPL
     return found.epoch
 
 
-async def start_job(world: Context, job: JobId, *, asked_by: Asker) -> CommandId:
+async def start_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     """Start every scan of a job, regardless of its backfill order. Raises NotFound, Conflict, Invalid."""
     async with world.stores.begin() as tx:
         scans = await scans_of(tx, job)
@@ -172,7 +178,7 @@ async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
             raise NotFound(f"job {job} not found", kind="job")
         if found.state not in {JobState.CANCELLING, JobState.DROPPING}:
             raise Conflict(f"job {job} is {found.state}: cancel or drop it, which injects the Stop")
-    stopping = {job for command in await unfinished(tx) for job in _stopped(command.mutation)}
+    stopping = {job for command in await tx.commands.unfinished("stop") for job in _stopped(command.mutation)}
     if again := stopping & set(jobs):
         raise Conflict(f"a Stop of job {min(again)} is already queued")
 

@@ -17,7 +17,7 @@ from service.domain.graph import GraphStatus, GraphView
 from service.domain.job import CREATING, IN_GRAPH, Job, JobState
 from service.domain.parallelism import Fixed, Parallelism, blocks, check_vnodes, resolved
 from service.domain.strategy import tied_actors
-from service.operations.commands.fan_out import unfinished_in
+from service.operations.commands.fan_out import check_room
 from service.operations.retrying import retried
 from service.operations.world import Context, World
 from service.ports.audit import Asker
@@ -74,6 +74,7 @@ async def alter(
             # No barrier has carried the job yet, so it starts with the new actors.
             await tx.actors.replace(update.fragments)
             update = None
+        await check_room(tx, None if update is None else update.type, asked_by.actor)
         # If nothing changes now, the command is a flush, and the caller waits for it.
         command = await tx.commands.add(held.graph, update, asked_by=asked_by.actor, now=now)
         facts: dict[str, object] = {"job": wanted, "name": held.name, "asked_by": asked_by.actor, "command": command}
@@ -160,8 +161,8 @@ async def _asked(tx: Transaction, graph: GraphId) -> dict[FragmentId, Sequence[R
     """Return the layouts of Updates that are queued or in flight. The last one of a scan counts."""
     return {
         fragment: [actor.vnodes for actor in actors]
-        for command in await unfinished_in(tx, graph)
-        if isinstance(command.mutation, Update)
+        for command in await tx.commands.unfinished("update")
+        if command.graph == graph and isinstance(command.mutation, Update)
         for fragment, actors in command.mutation.fragments.items()
     }
 

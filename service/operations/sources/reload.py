@@ -15,6 +15,7 @@ from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.external import ExternalTable, Publication, check_published, follower
 from service.domain.new_columns import NewColumns, columns_of, new_columns
 from service.domain.source import source_options
+from service.operations.commands.fan_out import check_room
 from service.operations.jobs import altering
 from service.operations.offload import parsed
 from service.operations.retrying import retried
@@ -78,6 +79,7 @@ async def begin(world: World, entry: CatalogEntry, *, asked_by: Asker) -> Comman
         relation, scan = await _widened(world, tx, entry, scan, outside, asked_by=asked_by)
         await tx.following.begin_reload(fragment)
         reload = Reload(fragments={fragment: scan}, relations={fragment: relation})
+        await check_room(tx, reload.type, asked_by.actor)
         command = await tx.commands.add(DATABASE_GRAPH, reload, asked_by=asked_by.actor, now=now)
         facts = {"source": source.name, "table": entry.relation.name, "asked_by": asked_by.actor, "command": command}
         await tx.events.append("source.table_reloaded", facts, now=now)

@@ -76,8 +76,22 @@ async def test_i13_a_flood_of_limits_delays_the_views_of_others_by_one_barrier(l
     scan = added_first.mutation.jobs[0].table_scans[0].id
     floods = [await leader.queue(Throttle(fragments={scan: limit}), by="flood") for limit in range(1, 7)]
     jobs, _ = await leader.add_views(1, named="other")
-    barriers = [await leader.barrier() for _ in range(len(floods) + 1)]
+    barriers = [await leader.barrier() for _ in range(2)]
     assert slow not in jobs
+    assert jobs in [added(one) for one in barriers if isinstance(one.mutation, Add)]
+    (limited,) = [one for one in barriers if isinstance(one.mutation, Throttle)]
+    assert limited.mutation == Throttle(fragments={scan: 6}), "the last one counts"
+    assert {await leader.epoch_of(command) for command in floods} == {limited.curr}
+    assert isinstance(await leader.look(), Wait)
+
+
+async def test_i13_a_flood_of_pauses_delays_the_views_of_others_by_one_barrier(leader: Leader) -> None:
+    """I4, I13: equal ones share a barrier, and a Resume comes after the Pauses before it."""
+    floods = [await leader.queue(one, by="flood") for one in (Pause(), Pause(), Resume(), Pause())]
+    jobs, _ = await leader.add_views(1, named="other")
+    barriers = [await leader.barrier() for _ in range(4)]
     assert jobs in [added(one) for one in barriers[:2] if isinstance(one.mutation, Add)]
-    limits = [one.mutation.fragments[scan] for one in barriers if isinstance(one.mutation, Throttle)]
-    assert limits == [1, 2, 3, 4, 5, 6]
+    paused = [one for one in barriers if not isinstance(one.mutation, Add)]
+    assert [one.mutation for one in paused] == [Pause(), Resume(), Pause()]
+    epochs = [await leader.epoch_of(command) for command in floods]
+    assert epochs == [paused[0].curr, paused[0].curr, paused[1].curr, paused[2].curr]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from service.operations.barriers import advance
 from service.operations.barriers.effects import apply_commands
 from service.operations.commands import limits
-from service.operations.commands.fan_out import unfinished
+from service.operations.commands.fan_out import throttles
 from service.operations.jobs import queue
 from service.ports.audit import itself
 from service.protocol.ids import DATABASE_GRAPH, Epoch
@@ -40,7 +40,7 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
         told = await tx.commands.waiting(graph)
         assert [one.mutation for one in told] == [Throttle(fragments={scan.id: limit}) for limit in (7, 9)]
         await apply_commands(tx, graph, told, epoch=Epoch(20), now=NOW)
-        assert [one.mutation for one in await unfinished(tx)] == [None], "nothing is asked of the scan any more"
+        assert await throttles(tx) == [], "nothing is asked of the scan any more"
         await tx.partial_graphs.merge(graph)
     await running(stores)
     await advance.advance(world, DATABASE_GRAPH, term=term)
