@@ -118,8 +118,9 @@ async def throttled(tx: Transaction) -> set[FragmentId]:
 
 async def scans_of(tx: Transaction, job: JobId) -> tuple[FragmentId, ...]:
     """Lock a job and return its scans. Raises NotFound, Conflict if the job is over, Invalid if it has no scan."""
-    # A drop locks the job before it removes its fragments. Every transaction locks the two in this order.
-    await tx.partial_graphs.of_jobs([job])
+    # A drop locks the job before it removes its fragments. Every transaction locks the two in this order. A shared lock
+    # would let one change after the other in, and keep out the commit of a barrier, which needs the row alone.
+    await tx.jobs.hold_all([job])
     found = await tx.jobs.get(job)
     if found is None:
         raise NotFound(f"job {job} not found", kind="job")
@@ -134,7 +135,7 @@ async def scans_of(tx: Transaction, job: JobId) -> tuple[FragmentId, ...]:
 async def check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> None:
     """Lock the jobs of fragments. Raise NotFound for an unknown fragment and Invalid for one that is not a scan."""
     known = await tx.fragments.job_of(fragments)
-    await tx.partial_graphs.of_jobs({job for job, _ in known.values()})
+    await tx.jobs.hold_all({job for job, _ in known.values()})
     for fragment in fragments:
         if fragment not in known:
             raise NotFound(f"fragment {fragment} not found", kind="fragment")

@@ -1,11 +1,14 @@
 """What a barrier carries when several commands wait: one mutation, which may add several jobs."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
 from service.domain.command_turns import ADDED_TOGETHER
 from service.domain.graph import Wait
+from service.operations.commands.limits import check_scans, scans_of
+from service.ports.meta_store import Transaction
 from service.protocol.barrier import Barrier
 from service.protocol.ids import JobId
 from service.protocol.mutation import Add, Pause, Resume, Throttle
@@ -95,3 +98,27 @@ async def test_i13_a_flood_of_pauses_delays_the_views_of_others_by_one_barrier(l
     assert [one.mutation for one in paused] == [Pause(), Resume(), Pause()]
     epochs = [await leader.epoch_of(command) for command in floods]
     assert epochs == [paused[0].curr, paused[0].curr, paused[1].curr, paused[2].curr]
+
+
+async def test_i13_changes_of_limits_come_one_after_the_other(leader: Leader) -> None:
+    """Under shared locks that overlap without end, the commit of a barrier, which needs the row alone, would starve."""
+    (job,), _ = await leader.add_views(1, named="m")
+    first = (await leader.barrier()).mutation
+    assert isinstance(first, Add)
+    scan = first.jobs[0].table_scans[0].id
+    looks: list[Callable[[Transaction], Awaitable[object]]] = [
+        lambda tx: scans_of(tx, job),
+        lambda tx: check_scans(tx, [scan]),
+    ]
+
+    async def looked(look: Callable[[Transaction], Awaitable[object]]) -> None:
+        async with leader.stores.begin() as tx:
+            await look(tx)
+
+    for look in looks:
+        async with leader.stores.begin() as tx:
+            await look(tx)
+            later = asyncio.create_task(looked(look))
+            done, _ = await asyncio.wait({later}, timeout=0.3)
+            assert not done
+        await later

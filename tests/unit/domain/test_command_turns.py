@@ -19,7 +19,7 @@ from service.domain.command_turns import (
 )
 from service.domain.commuting import merged
 from service.domain.errors import Unavailable
-from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.ids import ActorId, FragmentId, JobId, RelationId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import ActorPlan, JobPlan, ScanType, TableScanPlan
@@ -39,7 +39,7 @@ FLOODS: dict[str, Sequence[Mutation]] = {
 
 
 def relation(number: int) -> Relation:
-    columns = (Column(name="id", type=ColumnType("bigint")),)
+    columns = (Column(name="id", type=ColumnType(TypeName.BIGINT)),)
     kind, key = RelationKind.MATERIALIZED_VIEW, (KeyColumn(name="id"),)
     return Relation(id=RelationId(number), name=f"r{number}", kind=kind, columns=columns, key=key)
 
