@@ -171,7 +171,7 @@ class Barriers(Protocol):
 
 
 class Commands(Protocol):
-    """Durable requests for barriers, first in, first out."""
+    """Durable requests for barriers, oldest first. The leader chooses which one is next."""
 
     async def add(
         self,

@@ -1,4 +1,4 @@
-"""Queue commands durably until a barrier carries them, first in, first out."""
+"""Queue commands durably until a barrier carries them."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
