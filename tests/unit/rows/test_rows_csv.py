@@ -130,7 +130,7 @@ async def test_a_row_is_as_long_as_its_bytes_whatever_chunks_it_comes_in(body: b
 
 
 @pytest.mark.parametrize(("over", "taken"), [(0, True), (1, False)])
-async def test_a_row_has_its_whole_size(over: int, taken: bool) -> None:  # noqa: FBT001 - a parameter of a test
+async def test_a_row_has_its_whole_size(over: int, taken: bool) -> None:
     row = b'1,"' + b"x" * (ROW_BYTES_MAX - 4 + over) + b'"'
     _, following = await opened(in_pieces(b"a,b\n" + row + b"\n", 256 << 10))
     try:
