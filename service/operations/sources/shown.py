@@ -88,7 +88,11 @@ async def sources(world: Context) -> list[SourceView]:
         tables = await tx.following.tables()
         lakes = [await _lake(tx, one) for one in await tx.lakes.all()]
     every = [*(_source(one, [table for table in tables if table.source == one.id]) for one in found), *lakes]
-    return sorted((replace(one, definition=cut(one.definition)) for one in every), key=lambda one: one.id)
+    return sorted((replace(one, options=_shortened(one.options)) for one in every), key=lambda one: one.id)
+
+
+def _shortened(options: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: cut(value) for name, value in options.items()}
 
 
 async def source(world: Context, name: str) -> SourceView:
