@@ -101,7 +101,9 @@ class Settings(BaseSettings):
     131,072. Bulk loads have other limits.
     """
     connections_max: int = Field(default=2_000, gt=0)
-    """How many connections may be open. The one that is idle for longest is closed for a new one."""
+    """How many connections may be open. For a new one, that is closed whose head, or whose body without a valid token,
+    was awaited longest, or else the one that is idle for longest.
+    """
     head_seconds: float = Field(default=10.0, gt=0)
     """How long the head of a request may take to arrive, and the rest of a body that is already answered."""
     stalled_seconds: float = Field(default=60.0, gt=0)

@@ -87,9 +87,7 @@ def _guard(
 ) -> None:
     """Add the middleware that every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
-    # Bodies that arrive take at most half of the calls' places.
-    uploads_max = min(settings.uploads_max, max(1, settings.calls_max // 2))
-    app.add_middleware(Uploads, uploads_max=uploads_max, monotonic=monotonic)
+    app.add_middleware(Uploads, uploads_max=settings.arriving_max, monotonic=monotonic)
     app.add_middleware(Crowd, calls_max=settings.calls_max)
     if traces is not None:
         app.add_middleware(Traced, traces=traces)

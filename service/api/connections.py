@@ -3,6 +3,10 @@
 uvicorn itself waits without limit for the head of a request, for the rest of a body that was answered before its end,
 and for a client that does not read. It accepts connections until file descriptors run out, and takes a body in as many
 chunks as it has bytes.
+
+Where there are too many connections, one is closed whose client the service waits for. Besides those that owe a head,
+these are those that owe the body of a request whose sender is not known. As soon as `service.api.credentials` knows
+the sender, `service.api.crowd` and `service.api.uploads` bound its requests, to fewer than there may be connections.
 """
 
 import asyncio
@@ -13,6 +17,7 @@ from typing import Any, ClassVar, Final, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from service.api.credentials import RECOGNISED
 from service.api.middleware import STREAMED
 
 HEAD_BYTES_MAX: Final = 64 << 10
@@ -80,25 +85,34 @@ class BoundedConnection(H11Protocol):
     limits: ClassVar[ConnectionLimits]
     awaited: ClassVar["dict[BoundedConnection, asyncio.TimerHandle]"]
     """The timers that close connections whose client has to send a head, send the rest of a body, or read; the oldest
-    first.
+    first. A client that sends a body is awaited here until it is known.
     """
     kept: ClassVar["dict[BoundedConnection, None]"]
     """The idle keep-alive connections, the longest idle first. uvicorn closes them."""
     stalled: asyncio.TimerHandle | None = None
     """The timer that closes this connection if its client reads nothing."""
+    known: bool = False
+    """The sender of the last request is known."""
+    owing: bool = False
+    """The body of a request is awaited whose sender is not known."""
+    bounded: RequestResponseCycle | None = None
+    """The request that `known` is about."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.app_state = {**self.app_state, RECOGNISED: self.recognised}
         self.conn = _CountingParser(h11.SERVER, self.config.h11_max_incomplete_event_size or HEAD_BYTES_MAX)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection. If there are too many, close the one whose client the service has awaited longest. If
-        there is none, close the one that has been idle longest, or else the new one.
+        there is none, close the one that has been idle longest, first of those whose last request was of somebody
+        unknown, or else the new one.
         """
         super().connection_made(transport)
         self._bound()
         if len(self.connections) > self.limits.connections_max:
-            others = (one for one in chain(self.awaited, self.kept) if one is not self)
+            strangers = (one for one in self.kept if not one.known)
+            others = (one for one in chain(self.awaited, strangers, self.kept) if one is not self)
             oldest = next(others, self)
             oldest.transport.abort()
             oldest._forget()  # noqa: SLF001 - it is lost only later, and must not be chosen twice
@@ -118,6 +132,12 @@ class BoundedConnection(H11Protocol):
         """Limit the wait for the next head, for the rest of a body, or for the client to read its answer."""
         super().on_response_complete()
         self._bound()
+
+    def recognised(self) -> None:
+        """Wait for the body as long as the service itself does, because the sender of the request is known."""
+        if self in self.connections:
+            self.known = True
+            self._bound()
 
     def pause_writing(self) -> None:
         """Limit the wait for the client to read."""
@@ -147,15 +167,20 @@ class BoundedConnection(H11Protocol):
         """Set the timer that fits the connection's state, or none while an answer is being made."""
         unread = self.transport.get_write_buffer_size() > 0
         silent = self.conn.our_state is h11.IDLE and self._cycle is not None and not self.conn.trailing_data[0]
-        if self.conn.our_state in _ANSWERING:
+        if self._cycle is not self.bounded:
+            self.bounded, self.known = self._cycle, False
+        answering = self.conn.our_state in _ANSWERING
+        owing = answering and not self.known and self.conn.their_state is h11.SEND_BODY
+        if answering and not owing:
             self._forget()
         elif silent and not unread:
             self._forget()
             self.kept[self] = None
-        elif self not in self.awaited:
+        elif self not in self.awaited or owing is not self.owing:
             self._forget()
-            seconds = self.limits.stalled_seconds if unread else self.limits.head_seconds
+            seconds = self.limits.stalled_seconds if unread or owing else self.limits.head_seconds
             self.awaited[self] = self.loop.call_later(seconds, self.transport.abort)
+        self.owing = owing
 
     def _forget(self) -> None:
         self.kept.pop(self, None)

@@ -26,6 +26,10 @@ WORKER: Final = Asker("worker", Role.WORKER)
 ROOT: Final = Asker("TIDEFILL_API_TOKEN", Role.ADMIN)
 
 
+RECOGNISED: Final = "recognised"
+"""The name in a scope's state of a function of the connection, to be called when its caller is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """What callers may show. Without an API token and an issuer every caller of this machine is an admin."""
@@ -77,8 +81,16 @@ class Callers:
             )
             await refusal(scope, receive, send)
             return
-        scope.setdefault("state", {})["caller"] = caller
+        recognise(scope, caller)
         await self.app(scope, receive, send)
+
+
+def recognise(scope: Scope, caller: Asker) -> None:
+    """Keep who sends a request, and tell its connection that somebody known does."""
+    state = scope.setdefault("state", {})
+    state["caller"] = caller
+    if RECOGNISED in state:
+        state[RECOGNISED]()
 
 
 def _same(given: str, expected: SecretStr | None) -> bool:

@@ -21,3 +21,8 @@ class ApiSettings:
     calls_max: int = 1_000
     uploads_max: int = 500
     streams_max: int = 100
+
+    @property
+    def arriving_max(self) -> int:
+        """How many bodies may be arriving: they take at most half of the calls' places."""
+        return min(self.uploads_max, max(1, self.calls_max // 2))

@@ -18,8 +18,10 @@ from service.domain.uploading import Arrival, slowest
 class Uploads:
     """Ends the slowest arriving body when another one begins while `uploads_max` are arriving."""
 
-    def __init__(self, app: ASGIApp, *, uploads_max: int, monotonic: Callable[[], float]) -> None:
-        self.app, self.uploads_max, self.monotonic = app, uploads_max, monotonic
+    def __init__(
+        self, app: ASGIApp, *, uploads_max: int, monotonic: Callable[[], float], setting: str = "TIDEFILL_UPLOADS_MAX"
+    ) -> None:
+        self.app, self.uploads_max, self.monotonic, self.setting = app, uploads_max, monotonic, setting
         self.arriving: dict[Arrival, _Upload] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,8 +78,8 @@ class _Upload:
         return message
 
     def _gave_way(self) -> TimedOut:
-        most = self.uploads.uploads_max
+        most, setting = self.uploads.uploads_max, self.uploads.setting
         return TimedOut(
-            f"the body came more slowly than {most} others, as many as may arrive at once (TIDEFILL_UPLOADS_MAX):"
+            f"the body came more slowly than {most} others, as many as may arrive at once ({setting}):"
             " send it faster, or again later"
         )

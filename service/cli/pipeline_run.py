@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from service.cli import output, watching
 from service.cli.client import ExitCode, RefusedError, Service
+from service.domain.cutting import is_cut
 from service.domain.errors import Invalid
 from service.domain.pipelines import (
     Action,
@@ -70,7 +72,7 @@ def look(service: Service, datasets: Sequence[Dataset], asked: Asked) -> Planned
     found = _objects(service, {job["id"]: job for job in jobs})
     own = {one.name: one for one in datasets}
     held = {name: _held(one, own.get(name), own) for name, one in found.items()}
-    numbers = {one.name: _free(one, jobs) for one in datasets if one.base is not None}
+    numbers = {one.name: _free(service, one, jobs) for one in datasets if one.base is not None}
     return Planned(planned(datasets, held, asked), held, numbers)
 
 
@@ -79,7 +81,10 @@ def _objects(service: Service, jobs: Mapping[int, Mapping[str, Any]]) -> Mapping
     for one in service.pages("/v1/relations"):
         job = jobs.get(one["job"], {})
         error = job.get("error") or (one["state"] == "Failed" and "its job shows why") or None
-        found[one["name"]] = _Found(RelationKind(one["kind"]), one["definition"], one["state"], error)
+        definition: str = one["definition"]
+        if is_cut(definition):
+            definition = service.get(f"/v1/relations/{quote(one['name'], safe='')}")["definition"]
+        found[one["name"]] = _Found(RelationKind(one["kind"]), definition, one["state"], error)
     answer = service.post("/v1/sql", {"sql": _VIEWS, "session": {"row_limit": "100000"}})
     for name, definition in answer["rows"]:
         found[name] = _Found(RelationKind.VIEW, definition, "Created", None)
@@ -102,10 +107,17 @@ def _is_same(definition: str, dataset: Dataset) -> bool:
     return there is not None and wanted is not None and there.is_like(wanted, dataset.base)
 
 
-def _free(dataset: Dataset, jobs: Sequence[Mapping[str, Any]]) -> int:
+def _free(service: Service, dataset: Dataset, jobs: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of the next Delta table of a dataset: no job has ever written to a table with it."""
-    used = [_number(job["statement"], dataset.base or "") for job in jobs if job["name"] == dataset.name]
+    statements = [_statement(service, job) for job in jobs if job["name"] == dataset.name]
+    used = [_number(one, dataset.base or "") for one in statements]
     return max(used, default=0) + 1
+
+
+def _statement(service: Service, job: Mapping[str, Any]) -> str:
+    """Return the whole statement of a job, of which lists show the beginning."""
+    listed: str = job["statement"]
+    return service.get(f"/v1/jobs/{job['id']}")["job"]["statement"] if is_cut(listed) else listed
 
 
 def _number(statement: str, base: str) -> int:

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
-from sqlalchemy import Column, ColumnElement, TableValuedAlias, Text, any_, cast, func, literal
+from sqlalchemy import Column, ColumnElement, TableValuedAlias, Text, any_, case, cast, func, literal
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.elements import KeyedColumnElement
 from sqlalchemy.types import UserDefinedType
+
+from service.domain.cutting import KEPT_CHARACTERS, MARK
 
 # An escaped NUL whose backslash is not itself escaped. Postgres cannot store a NUL, and messages of other libraries
 # may contain one.
@@ -37,6 +39,14 @@ def text_of(column: KeyedColumnElement[Any] | ColumnElement[Any]) -> ColumnEleme
 def printable(text: str) -> str:
     """Return `text` with each NUL replaced, because a text column cannot store one."""
     return text.replace("\x00", _REPLACEMENT)
+
+
+def cut(column: KeyedColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a text column as `service.domain.cutting.cut` does. The server sends, and reads, no more of the text."""
+    kept = func.left(column, KEPT_CHARACTERS)
+    longer = func.octet_length(column) > func.octet_length(kept)
+    found = case((func.octet_length(column) <= KEPT_CHARACTERS, column), (longer, kept.concat(MARK)), else_=column)
+    return found.label(column.name)
 
 
 def document(value: Mapping[str, Any]) -> ColumnElement[Any]:

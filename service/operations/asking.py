@@ -1,15 +1,25 @@
-"""Send a request to a worker, and wait for its answer."""
+"""Send a request to a worker in a turn of its caller, and wait for its answer (I13).
 
+A request takes threads and Spark's slots of the worker that also answers barriers, so nobody asks without a turn.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from service.domain.errors import Invalid, Unavailable
+from service.operations.leaving import Gone, unless
 from service.operations.polling import until
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.request import Done, Rejected, Request, Response, Selected, TableDescribed, Verified
+from service.turns import Turns
 
 NO_WORKER: Final = "no worker is alive"
 
@@ -18,11 +28,41 @@ class MovedError(Exception):
     """A relation that a request reads has just changed: the same question may be answered later."""
 
 
-async def ask(world: World, request: Request, *, limit: timedelta) -> Verified | Selected | Done | TableDescribed:
-    """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable.
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The turn of a caller, in which it asks workers."""
 
-    Raises MovedError only for a relation in a lake, which a verification can meet.
-    """
+    world: World
+
+    async def ask(self, request: Request, *, limit: timedelta) -> Verified | Selected | Done | TableDescribed:
+        """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable.
+
+        Raises MovedError only for a relation in a lake, which a verification can meet.
+        """
+        return await _ask(self.world, request, limit=limit)
+
+
+@asynccontextmanager
+async def computing(world: World, asked_by: Asker, gone: Gone | None = None) -> AsyncGenerator[Asking]:
+    """Wait for a turn to have Spark compute something, and keep it. Raises Unavailable."""
+    async with _turn(world, world.calls.verifications, asked_by, gone) as asking:
+        yield asking
+
+
+@asynccontextmanager
+async def looking(world: World, asked_by: Asker, gone: Gone | None = None) -> AsyncGenerator[Asking]:
+    """Wait for a turn to have a worker look at a table in a lake, and keep it. Raises Unavailable."""
+    async with _turn(world, world.calls.looks, asked_by, gone) as asking:
+        yield asking
+
+
+@asynccontextmanager
+async def _turn(world: World, turns: Turns, asker: Asker, gone: Gone | None) -> AsyncGenerator[Asking]:
+    async with turns.turn(asker.actor, partial(unless, gone)):
+        yield Asking(world)
+
+
+async def _ask(world: World, request: Request, *, limit: timedelta) -> Verified | Selected | Done | TableDescribed:
     async with world.stores.begin() as tx:
         if not world.workers.startable and not await _served(world, tx):
             raise Unavailable(f"{NO_WORKER}, and this service starts none (TIDEFILL_LAUNCHER): start one and try again")

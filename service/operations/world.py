@@ -210,6 +210,12 @@ class Calls:
     """When the audit trail last got an entry of a kind that would otherwise come too often."""
     verifications: Turns = field(default_factory=lambda: Turns("verifications", running=2, waiting=20))
     """Comparisons: each takes Spark's slots, a pin, and one of the connections to the state store."""
+    looks: Turns = field(
+        default_factory=lambda: Turns("looks of workers at tables in a lake", running=4, waiting=100, seconds=60.0)
+    )
+    """What a worker looks at before a statement is accepted. It takes a thread of the worker, and places that do not
+    answer take a minute. They do not wait for comparisons, which take longer.
+    """
     limits: Turns = field(default_factory=lambda: Turns("changes of limits", running=4, waiting=1_000))
     """Changes of limits wait for the rows of their scans, each with one of the connections to the meta store."""
     barrier_pages: Turns = field(default_factory=lambda: Turns("readers of barriers", running=1, waiting=100))

@@ -41,8 +41,12 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
     """Add the pages to the app of the API. `base` is the path below which a proxy serves all of it, such as
     `/tidefill`; the proxy may pass it on or take it off.
     """
+
     # Tests put another world into the app after it is made.
-    sessions = Sessions(lambda: cast("World", app.state.world).clock.monotonic())  # noqa: PLW0108
+    def monotonic() -> float:
+        return cast("World", app.state.world).clock.monotonic()
+
+    sessions = Sessions(monotonic)
     pages = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     # The world, the credentials and the readiness of the API are those of the pages.
     pages.state = app.state
@@ -55,7 +59,13 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
     credentials = cast("Credentials", app.state.credentials)
     pages.add_middleware(Crowd, calls_max=settings.calls_max)
     pages.add_middleware(
-        Door, credentials=credentials, sessions=sessions, open_paths=check(routers), size_max=settings.body_size_max
+        Door,
+        credentials=credentials,
+        sessions=sessions,
+        open_paths=check(routers),
+        size_max=settings.body_size_max,
+        uploads_max=settings.arriving_max,
+        monotonic=monotonic,
     )
     secured = settings.api_token is not None or credentials.bearers is not None
     # Pages of other origins may call the API where TIDEFILL_ALLOWED_ORIGINS says so, but send no form of these.

@@ -9,7 +9,7 @@ Next: `service.pages.sessions`.
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
@@ -20,12 +20,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.access import is_open
-from service.api.credentials import BODILESS, Credentials
+from service.api.credentials import BODILESS, Credentials, recognise
 from service.api.errors import kind_of
 from service.api.json_body import SMALL
 from service.api.middleware import BODY_SECONDS
 from service.api.origins import is_loopback
-from service.domain.errors import MetaError
+from service.api.uploads import Uploads
+from service.domain.errors import MetaError, TimedOut
 from service.domain.roles import PEOPLE
 from service.pages.sessions import Session, Sessions, same
 from service.ports.audit import Asker
@@ -35,6 +36,9 @@ SECURE_COOKIE: Final = "__Host-tidefill"
 PLAIN_COOKIE: Final = "tidefill"
 FIELDS_MAX: Final = 200
 LOGIN_BYTES_MAX: Final = 16 << 10
+LOGIN_SECONDS: Final = 5
+LOGINS_MAX: Final = 20
+"""How many forms of browsers without a session may be arriving. For another one, the slowest is given up."""
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -73,9 +77,15 @@ class Door:
         sessions: Sessions,
         open_paths: Collection[re.Pattern[str]],
         size_max: int,
+        uploads_max: int,
+        monotonic: Callable[[], float],
     ) -> None:
         self.app, self.credentials, self.sessions = app, credentials, sessions
         self.open_paths, self.size_max = open_paths, size_max
+        self.of_strangers = Uploads(
+            self._pass, uploads_max=LOGINS_MAX, monotonic=monotonic, setting="forms without a session"
+        )
+        self.of_callers = Uploads(self._pass, uploads_max=uploads_max, monotonic=monotonic)
         self.secured = credentials.api_token is not None or credentials.bearers is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,14 +99,22 @@ class Door:
         if visit.caller is None and not is_open(scope["path"], self.open_paths):
             await self._to_login(scope)(scope, receive, send)
             return
-        state = scope.setdefault("state", {})
-        state.update(caller=visit.caller, csrf=visit.csrf, session=visit.session, form={})
+        scope.setdefault("state", {}).update(caller=None, csrf=visit.csrf, session=visit.session, form={})
+        if visit.caller is None:
+            await self.of_strangers(scope, receive, send)
+            return
+        recognise(scope, visit.caller)
+        await self.of_callers(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the form of a request, if it is of a method that has one, and run its page."""
+        state = scope["state"]
         if scope["method"] not in BODILESS:
-            form = await self._form(scope, receive, self._size_max(scope, visit))
+            form = await self._form(scope, receive)
             if isinstance(form, Response):
                 await form(scope, receive, send)
                 return
-            if not same(form.pop("csrf", ""), visit.csrf):
+            if not same(form.pop("csrf", ""), state["csrf"]):
                 await PlainTextResponse(_STALE, 403)(scope, receive, send)
                 return
             state["form"] = form
@@ -128,26 +146,31 @@ class Door:
         after = quote(f"{wanted}?{query}" if query else wanted, safe="")
         return RedirectResponse(f"{base}/login?next={after}", 303)
 
-    def _size_max(self, scope: Scope, visit: Visit) -> int:
-        """Return how many bytes a form may have. Those whom nobody knows send a token and nothing else."""
-        if visit.caller is None:
-            return LOGIN_BYTES_MAX
-        return self.size_max if scope["path"] == "/sql" else min(self.size_max, SMALL)
+    def _bounds(self, scope: Scope) -> tuple[int, int]:
+        """Return how many bytes a form may have, and in how many seconds it arrives. Those whom nobody knows send a
+        token and nothing else.
+        """
+        if scope["state"]["caller"] is None:
+            return LOGIN_BYTES_MAX, LOGIN_SECONDS
+        return self.size_max if scope["path"] == "/sql" else min(self.size_max, SMALL), BODY_SECONDS
 
-    async def _form(self, scope: Scope, receive: Receive, size_max: int) -> dict[str, str] | Response:
+    async def _form(self, scope: Scope, receive: Receive) -> dict[str, str] | Response:
         """Return the fields of a form, or the refusal of a body that is none."""
         media = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/x-www-form-urlencoded":
             return PlainTextResponse("pages take forms; programs use /v1", 415)
+        size_max, seconds = self._bounds(scope)
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(seconds):
                 body = await _body(receive, size_max)
             if body is None:
                 return PlainTextResponse(f"this form has at most {size_max} bytes", 413, {"Connection": "close"})
             text = body.decode()
             fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict"))
+        except TimedOut as error:
+            return PlainTextResponse(error.message, 408, {"Connection": "close"})
         except TimeoutError:
-            return PlainTextResponse(f"a form arrives within {BODY_SECONDS} s", 408, {"Connection": "close"})
+            return PlainTextResponse(f"a form arrives within {seconds} s", 408, {"Connection": "close"})
         except ValueError:
             return PlainTextResponse("the form cannot be read", 400)
         if any("\0" in value for value in fields.values()):

@@ -3,12 +3,9 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
+from service.domain.cutting import KEPT_CHARACTERS
 from service.domain.roles import Role
-
-KEPT_CHARACTERS: Final = 2_000
-"""The length to which a statement is cut. The catalog has the whole text of what was created."""
 
 
 class Outcome(StrEnum):

@@ -4,7 +4,7 @@ A stream resumes after `Last-Event-ID` or `after`; without either it starts now.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -29,7 +29,9 @@ router = APIRouter(prefix="/v1", tags=["events"])
 
 KEEP_ALIVE: Final = timedelta(seconds=10)
 """A comment is sent after this silence. Proxies cut silent connections after about a minute."""
-_PAGE: Final = 500
+_PAGE: Final = 100
+_FRAMES_CHARACTERS: Final = 64 << 10
+"""How much is written at once: all of it stays in memory until the client has read it."""
 
 _STREAM: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}}}
 
@@ -66,8 +68,8 @@ async def list_events(
     cursor = after if last_event_id is None else last_event_id
     discreet = permits(asked_by.role, Role.ADMIN)
     if _wants_json(request.headers.get("accept", "")):
-        found = await history.events(world, after=cursor or 0, limit=limit, discreet=discreet)
-        following = str(found[-1].id) if len(found) == limit else None
+        found, more = await history.events(world, after=cursor or 0, limit=limit, discreet=discreet)
+        following = str(found[-1].id) if more else None
         return JSONResponse({"items": [_json(event) for event in found], "next": following})
     if cursor is None:
         cursor = await history.newest_event(world)
@@ -88,15 +90,23 @@ async def stream(
     yield ": connected\n\n"
     while await admitted():
         found = await history.next_events(world, after=after, limit=_PAGE, patience=KEEP_ALIVE, discreet=discreet)
-        yield _frames(found) if found else ": still here\n\n"
+        for frames in _frames(found):
+            yield frames
+        if not found:
+            yield ": still here\n\n"
         after = found[-1].id if found else after
 
 
-def _frames(found: Sequence[Event]) -> str:
-    return "".join(
-        f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(_json(event), separators=(',', ':'))}\n\n"
-        for event in found
-    )
+def _frames(found: Sequence[Event]) -> Iterator[str]:
+    """Yield the frames of events, many together while they are small."""
+    frames = ""
+    for event in found:
+        frames += f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(_json(event), separators=(',', ':'))}\n\n"
+        if len(frames) > _FRAMES_CHARACTERS:
+            yield frames
+            frames = ""
+    if frames:
+        yield frames
 
 
 def _json(event: Event) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 
 from service.domain.job import JobState
 from service.meta_store.catalog.indexes import remove_indexes
-from service.meta_store.documents import among, printable
+from service.meta_store.documents import among, cut, printable
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import JOBLESS
 from service.meta_store.relations import COLUMNS, LAKE, relation_of, store_columns
@@ -42,11 +42,11 @@ class PostgresCatalog(OnConnection):
     """See `service.ports.catalog.Catalog`."""
 
     async def named(self, name: str) -> CatalogEntry | None:
-        found = await self._read(relations.c.name == name)
+        found = await self._read(relations.c.name == name, whole=True)
         return found[0] if found else None
 
     async def get(self, relation: RelationId) -> CatalogEntry | None:
-        found = await self._read(relations.c.id == relation)
+        found = await self._read(relations.c.id == relation, whole=True)
         return found[0] if found else None
 
     async def all(self) -> Sequence[CatalogEntry]:
@@ -103,14 +103,15 @@ class PostgresCatalog(OnConnection):
         new = insert(cleanup).values(relation=relation, name=name)
         await self._connection.execute(new.on_conflict_do_nothing(index_elements=["relation"]))
 
-    async def _read(self, *conditions: ColumnElement[bool]) -> list[CatalogEntry]:
+    async def _read(self, *conditions: ColumnElement[bool], whole: bool = False) -> list[CatalogEntry]:
+        """Read entries. Without `whole`, there may be many, with the beginnings of their definitions."""
         rows = await self._connection.execute(
             select(
                 relations.c.id,
                 relations.c.name,
                 relations.c.kind,
                 relations.c.vnode_count,
-                relations.c.definition,
+                relations.c.definition if whole else cut(relations.c.definition),
                 relations.c.key_count,
                 relations.c.shown,
                 COLUMNS,

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, insert, select, update
 
+from service.meta_store.documents import cut
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation, hold_read, store_references
 from service.meta_store.relations import COLUMNS
@@ -42,7 +43,7 @@ class LogicalViews(OnConnection):
 
     async def all(self) -> Sequence[LogicalView]:
         """Oldest first."""
-        return await self._read()
+        return await self._read(definition=cut(relations.c.definition))
 
     async def hold(self, view: RelationId) -> LogicalView | None:
         """Lock the view's row until the transaction ends, so that no other call drops it, and return the view."""
@@ -57,7 +58,7 @@ class LogicalViews(OnConnection):
     async def reading(self, relation: RelationId) -> Sequence[LogicalView]:
         """Return the views that read a relation directly."""
         readers = select(view_reference.c.reader).where(view_reference.c.relation == relation)
-        return await self._read(relations.c.id.in_(readers))
+        return await self._read(relations.c.id.in_(readers), definition=cut(relations.c.definition))
 
     async def references(self) -> Mapping[RelationId, Sequence[RelationId]]:
         """Return, for every relation whose statement names logical views or sources, and for every logical view, the
@@ -69,8 +70,10 @@ class LogicalViews(OnConnection):
             found.setdefault(RelationId(reader), []).append(RelationId(relation))
         return found
 
-    async def _read(self, *conditions: ColumnElement[bool]) -> list[LogicalView]:
-        found = select(relations.c.id, relations.c.name, relations.c.definition, relations.c.shown, COLUMNS).where(
+    async def _read(
+        self, *conditions: ColumnElement[bool], definition: ColumnElement[Any] = relations.c.definition
+    ) -> list[LogicalView]:
+        found = select(relations.c.id, relations.c.name, definition, relations.c.shown, COLUMNS).where(
             relations.c.kind == RelationKind.VIEW, TAKEN, *conditions
         )
         return [_view(row) for row in await self._connection.execute(found.order_by(relations.c.id))]

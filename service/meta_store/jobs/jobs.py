@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.errors import NotFound
 from service.domain.job import TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import dependents
 from service.domain.parallelism import Parallelism, parse_parallelism
-from service.meta_store.documents import among, printable, stored, stored_text
+from service.meta_store.documents import among, cut, printable, stored, stored_text
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation, hold_read, own, store_references
 from service.meta_store.relations import store_columns
@@ -100,7 +100,7 @@ class PostgresJobs(OnConnection):
         return stored
 
     async def get(self, job: JobId) -> Job | None:
-        row = (await self._connection.execute(JOBS.where(job_table.c.id == job))).first()
+        row = (await self._connection.execute(WHOLE.where(job_table.c.id == job))).first()
         return None if row is None else job_of_row(row)
 
     async def hold(self, job: JobId) -> Job | None:
@@ -294,7 +294,7 @@ def _stored(new: NewFragment, late: Collection[RelationId], ids: Mapping[Relatio
             }
 
 
-JOBS: Final[Select[*tuple[Any, ...]]] = select(
+_COLUMNS: Final = (
     job_table.c.id,
     job_table.c.relation,
     relations.c.name,
@@ -319,7 +319,18 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.resource_group,
     job_table.c.created_by,
     job_table.c.own_graph,
-).join(relations, relations.c.id == job_table.c.relation)
+)
+_LONG: Final = (job_table.c.statement, job_table.c.error)
+
+
+def _jobs(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    return select(*columns).join_from(job_table, relations, relations.c.id == job_table.c.relation)
+
+
+WHOLE: Final = _jobs(*_COLUMNS)
+"""One job, with its whole texts."""
+JOBS: Final = _jobs(*(cut(one) if any(one is each for each in _LONG) else one for one in _COLUMNS))
+"""Any number of jobs, with the beginnings of their texts."""
 _WIDTH: Final = len(JOBS.selected_columns)
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, Select, delete, insert, select
 
+from service.meta_store.documents import cut
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation
 from service.meta_store.schema.core import TAKEN, fragment, job
@@ -37,7 +38,7 @@ class Lakes(OnConnection):
 
     async def all(self) -> Sequence[LakeSource]:
         """Oldest first."""
-        return await self._read()
+        return await self._read(definition=cut(relations.c.definition))
 
     async def remove(self, source: RelationId) -> bool:
         """Free the name of a source, and return whether it is one of these. No table refers to it any more."""
@@ -55,14 +56,15 @@ class Lakes(OnConnection):
             for row in await self._connection.execute(_AWAY)
         ]
 
-    async def _read(self, *conditions: ColumnElement[bool]) -> list[LakeSource]:
-        found = _SOURCES.where(TAKEN, *conditions).order_by(relations.c.id)
+    async def _read(
+        self, *conditions: ColumnElement[bool], definition: ColumnElement[str] = relations.c.definition
+    ) -> list[LakeSource]:
+        found = select(relations.c.id, relations.c.name, definition, lake_source.c.connector)
+        found = found.join(lake_source, lake_source.c.relation == relations.c.id)
+        found = found.where(TAKEN, *conditions).order_by(relations.c.id)
         return [_source(row) for row in await self._connection.execute(found)]
 
 
-_SOURCES: Final[Select[*tuple[Any, ...]]] = select(
-    relations.c.id, relations.c.name, relations.c.definition, lake_source.c.connector
-).join(lake_source, lake_source.c.relation == relations.c.id)
 _AWAY: Final[Select[*tuple[Any, ...]]] = (
     select(job.c.relation, fragment.c.job, fragment.c.source_waiting, fragment.c.source_waiting_since)
     .join(job, job.c.id == fragment.c.job)

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Conflict, NotFound
 from service.domain.source import Retention
-from service.meta_store.documents import document
+from service.meta_store.documents import cut, document
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation
 from service.meta_store.schema.core import TAKEN, fragment, secret, view_reference
@@ -68,7 +68,7 @@ class Sources(OnConnection):
 
     async def all(self) -> Sequence[Source]:
         """Return the sources that are not dropped, oldest first."""
-        return await self._read(TAKEN)
+        return await self._read(TAKEN, definition=cut(relations.c.definition))
 
     async def password(self, source: SourceId) -> str:
         value = select(secret.c.value).join(sources, sources.c.secret == secret.c.name)
@@ -107,8 +107,10 @@ class Sources(OnConnection):
             return _own(one)
         return await hold_secret(self._connection, new.password.name)
 
-    async def _read(self, *conditions: ColumnElement[bool]) -> list[Source]:
-        found = _SOURCES.where(*conditions).order_by(relations.c.id)
+    async def _read(
+        self, *conditions: ColumnElement[bool], definition: ColumnElement[str] = relations.c.definition
+    ) -> list[Source]:
+        found = _SOURCES.add_columns(definition).where(*conditions).order_by(relations.c.id)
         return [_source(row) for row in await self._connection.execute(found)]
 
 
@@ -188,7 +190,6 @@ def _own(one: SourceId) -> str:
 _SOURCES: Final[Select[*tuple[Any, ...]]] = select(
     relations.c.id,
     relations.c.name,
-    relations.c.definition,
     relations.c.shown,
     relations.c.dropped,
     sources,

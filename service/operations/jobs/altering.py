@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
+from service.domain.cutting import ALTERED_BYTES_MAX
 from service.domain.errors import Conflict, InUse, Invalid, NotFound
 from service.operations.naming import as_named
 from service.operations.offload import parsed
@@ -69,7 +70,9 @@ async def widened(
 async def star_view(world: World, tx: Transaction, relation: Relation) -> str | None:
     """Return a logical view that names the table's columns by a star: views of that view would have a new column."""
     for view in await tx.views.reading(relation.id):
-        statement = await parsed(world.parsers, view.definition)
+        whole = await tx.views.named(view.name)
+        assert whole is not None, view
+        statement = await parsed(world.parsers, whole.definition)
         assert isinstance(statement, CreateView), view
         if selects_all(statement):
             return view.name
@@ -80,7 +83,7 @@ async def star_view(world: World, tx: Transaction, relation: Relation) -> str | 
 async def _added(world: World, statement: AddColumn, text: str, *, asked_by: Asker) -> tuple[str, ...]:
     name, column = statement.name, statement.column
     async with world.stores.begin(by=asked_by) as tx:
-        relation = await _held(tx, name)
+        relation = await _held(tx, name, text)
         if any(one.name == column.name for one in relation.columns):
             if statement.if_not_exists:
                 return (f'column "{column.name}" of relation "{name}" already exists, skipping',)
@@ -92,7 +95,7 @@ async def _added(world: World, statement: AddColumn, text: str, *, asked_by: Ask
     return ()
 
 
-async def _held(tx: Transaction, name: str) -> Relation:
+async def _held(tx: Transaction, name: str, text: str) -> Relation:
     """Lock a table's job and return the table. Raises NotFound, Conflict, and Invalid if users do not fill it."""
     found = await tx.catalog.named(name)
     if found is not None:
@@ -105,6 +108,9 @@ async def _held(tx: Transaction, name: str) -> Relation:
     if not found.shown:
         raise as_named(found).unreadable
     await _check_filled(tx, found)
+    if len(found.definition.encode()) + len(text.encode()) > ALTERED_BYTES_MAX:
+        message = f'the statements that made and altered "{name}" have more than {ALTERED_BYTES_MAX} bytes together'
+        raise Invalid(f"{message}: DROP it, and CREATE it with all its columns")
     return found.relation
 
 

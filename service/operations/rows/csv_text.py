@@ -94,10 +94,19 @@ async def _bounded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the body after the header. Raises Invalid if a row has more than `ROW_BYTES_MAX` bytes."""
     size, quoted = 0, False
     async for chunk in chunks:
-        start = chunk.find(b'"') + 1 if quoted else 0
-        ends = (start > 0 or not quoted) and _TO_ROW_END.match(chunk, start) is not None
-        size = 0 if ends else size + len(chunk)
+        first = _first_end(chunk, quoted=quoted)
+        size += len(chunk) if first is None else first
         quoted ^= chunk.count(b'"') % 2 == 1
         if size > ROW_BYTES_MAX:
             raise Invalid(f"a row is longer than {ROW_BYTES_MAX} bytes, or a quote is not closed")
+        if first is not None:
+            # Quotes pair up from either side, so the end nearest to the chunk's end is found in its reverse.
+            size = _first_end(chunk[::-1], quoted=quoted) or 0
         yield chunk
+
+
+def _first_end(chunk: bytes, *, quoted: bool) -> int | None:
+    """Return how many bytes come before the first end of a row, or None. `quoted`: the chunk begins within quotes."""
+    start = chunk.find(b'"') + 1 if quoted else 0
+    found = None if quoted and not start else _TO_ROW_END.match(chunk, start)
+    return None if found is None else found.end() - 1

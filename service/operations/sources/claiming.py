@@ -4,8 +4,10 @@ import secrets
 from datetime import timedelta
 from typing import Final
 
-from service.operations.asking import ask
+from service.operations.asking import looking
+from service.operations.leaving import Gone
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.protocol.connector import Connector
 from service.protocol.delta import APP
 from service.protocol.ids import RequestId
@@ -15,10 +17,13 @@ from service.protocol.request import ClaimTarget
 CLAIM_WAIT: Final = timedelta(minutes=1)
 
 
-async def claimed(world: World, connector: Connector, relation: Relation) -> Connector:
+async def claimed(
+    world: World, connector: Connector, relation: Relation, *, asked_by: Asker, gone: Gone | None = None
+) -> Connector:
     """Return the connector of a target that is ready, with the name of its only writer. Raises Invalid, Unavailable."""
     # Ids of relations repeat in other installations, which may write to the same table.
     options = {**connector.options, APP: f"tidefill-{secrets.token_hex(8)}"}
     connector = connector.model_copy(update={"options": options})
-    await ask(world, ClaimTarget(id=RequestId(0), connector=connector, relation=relation), limit=CLAIM_WAIT)
+    async with looking(world, asked_by, gone) as turn:
+        await turn.ask(ClaimTarget(id=RequestId(0), connector=connector, relation=relation), limit=CLAIM_WAIT)
     return connector

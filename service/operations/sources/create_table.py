@@ -128,7 +128,7 @@ async def _asked(
     await _expect(world, outside, ABANDONED)
     try:
         scan = await _published(world, statement, outside, splits, column)
-        new = await _new(world, statement, outside, scan, text, session)
+        new = await _new(world, statement, outside, scan, text, session, asked_by=asked_by)
         asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
     except MetaError:
         await _expect(world, outside, timedelta(0))
@@ -199,12 +199,12 @@ async def _published(
     )
 
 
-async def _lake(world: World, target: Target, relation: Relation) -> Connector:
+async def _lake(world: World, target: Target, relation: Relation, *, asked_by: Asker) -> Connector:
     """Return the Delta table for the rows of a relation, which is ready. Raises Invalid, NotFound, Unavailable."""
     connector = checked_sink(target.options, target.secrets, relation.delivered, [part.name for part in relation.key])
     await check_secrets(world, target)
     check_place(world, connector)
-    return await claimed(world, connector, relation)
+    return await claimed(world, connector, relation, asked_by=asked_by)
 
 
 async def _new(
@@ -214,6 +214,8 @@ async def _new(
     scan: CdcScan,
     text: str,
     session: Mapping[str, str],
+    *,
+    asked_by: Asker,
 ) -> NewJob:
     relation = Relation(
         id=UNBOUND,
@@ -223,7 +225,7 @@ async def _new(
         key=outside.shape.key,
         vnode_count=asked_vnodes(statement.vnode_count, session) or VNODE_COUNT_DEFAULT,
     )
-    lake = None if statement.target is None else await _lake(world, statement.target, relation)
+    lake = None if statement.target is None else await _lake(world, statement.target, relation, asked_by=asked_by)
     limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
     async with world.stores.begin() as tx:
         first = await first_limit(tx)

@@ -7,7 +7,7 @@ from typing import Final
 from service.domain.connectors import checked_in_place
 from service.domain.errors import Invalid
 from service.domain.parallelism import asked_vnodes
-from service.operations.asking import ask
+from service.operations.asking import looking
 from service.operations.jobs import lifecycle
 from service.operations.leaving import Gone
 from service.operations.naming import table_there
@@ -45,7 +45,7 @@ async def create_lake_table(
     """
     job = await table_there(world, statement.name, if_not_exists=statement.if_not_exists)
     if job is None:
-        new = await _planned(world, statement, text, session)
+        new = await _planned(world, statement, text, session, asked_by=asked_by, gone=gone)
         made = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
         if not made.existed:
             await lifecycle.created(world, made.job, gone=gone)
@@ -55,13 +55,22 @@ async def create_lake_table(
     return (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',)
 
 
-async def _planned(world: World, statement: CreateLakeTable, text: str, session: Mapping[str, str]) -> NewJob:
+async def _planned(
+    world: World,
+    statement: CreateLakeTable,
+    text: str,
+    session: Mapping[str, str],
+    *,
+    asked_by: Asker,
+    gone: Gone | None,
+) -> NewJob:
     """Return the job of the table. Raises Invalid and NotFound, with positions, and Unavailable."""
     target = statement.target
     connector = checked_in_place(target.options, target.secrets)
     await check_secrets(world, target)
     check_place(world, connector)
-    found = await ask(world, DescribeTable(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
+    async with looking(world, asked_by, gone) as turn:
+        found = await turn.ask(DescribeTable(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
     assert isinstance(found, TableDescribed), found
     key = [part.name for part in statement.key]
     described = folder_columns if connector.name == file_source.NAME else _described

@@ -5,7 +5,7 @@ from functools import partial
 from service.domain.connectors import CONNECTOR, checked_in_place
 from service.domain.errors import Invalid
 from service.domain.lake_places import below
-from service.operations.asking import ask
+from service.operations.asking import looking
 from service.operations.naming import or_there
 from service.operations.retrying import retried
 from service.operations.sources import registry
@@ -32,7 +32,8 @@ async def create(world: World, statement: CreateLakeSource, *, asked_by: Asker) 
         return notices
     await check_secrets(world, target)
     check_place(world, connector)
-    await ask(world, CheckPlace(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
+    async with looking(world, asked_by) as turn:
+        await turn.ask(CheckPlace(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
     new = NewLakeSource(statement.name, statement.text, connector)
     return await or_there(_add(world, new, asked_by=asked_by), there)
 

@@ -1,10 +1,11 @@
 """Read sources for the API. Next: `service.operations.sources.checks`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from service.domain.connectors import CONNECTOR
+from service.domain.cutting import cut
 from service.domain.errors import NotFound
 from service.domain.job import JobState
 from service.domain.lake_places import located
@@ -87,7 +88,11 @@ async def sources(world: Context) -> list[SourceView]:
         tables = await tx.following.tables()
         lakes = [await _lake(tx, one) for one in await tx.lakes.all()]
     every = [*(_source(one, [table for table in tables if table.source == one.id]) for one in found), *lakes]
-    return sorted(every, key=lambda one: one.id)
+    return sorted((replace(one, options=_shortened(one.options)) for one in every), key=lambda one: one.id)
+
+
+def _shortened(options: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: cut(value) for name, value in options.items()}
 
 
 async def source(world: Context, name: str) -> SourceView:

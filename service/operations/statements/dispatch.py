@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from service.domain.cutting import DEFINITION_BYTES_MAX
+from service.domain.errors import Invalid
 from service.domain.parameters import parse_session_variable
 from service.domain.roles import Role
 from service.operations.auditing import admit
@@ -32,10 +34,14 @@ from service.operations.statements.telling import told
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.records import Claim
+from service.sql.statements.dml import Delete, Insert, Update
+from service.sql.statements.select import Select
 from service.sql.statements.statement import Statement
 
 FAMILIES: Final = (dml, indexes, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
 """The modules that register handlers. Importing them fills the registry."""
+_NOT_KEPT: Final = (Select, Insert, Update, Delete)
+"""The statements whose texts are not kept with objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,10 @@ async def admitted(world: World, text: str, *, session: Mapping[str, str], asked
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
     world = world.of(asked_by.actor)
     statement = await parsed(world.parsers, text)
+    if not isinstance(statement, _NOT_KEPT) and len(text.encode()) > DEFINITION_BYTES_MAX:
+        raise Invalid(
+            f"a statement other than SELECT, INSERT, UPDATE and DELETE has at most {DEFINITION_BYTES_MAX} bytes"
+        )
     said, needs = told(statement, text), HANDLERS[type(statement)].role(statement)
     asked_by = asked_by.saying(said.text, said.target, discreet=said.discreet)
     await admit(world, asked_by, needs)

@@ -8,13 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from functools import partial
 from typing import Final
 
 from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters
 from service.domain.stage_engine import check_selectable
-from service.operations.asking import ask
+from service.operations.asking import Asking, computing
 from service.operations.leaving import unless
 from service.operations.offload import beside
 from service.operations.statements.call import Call
@@ -51,9 +50,8 @@ async def select_from_lake(call: Call, statement: Select, known: SystemParameter
     view = await _planned(world, query, len(columns))
     shown = row_limit + 1 if query.limit is None else min(query.limit, row_limit + 1)
     rows_max = shown + query.offset if query.any_rows else row_limit
-    turn = world.calls.verifications.turn(call.asked_by.actor, partial(unless, call.gone))
-    async with turn:
-        rows = await unless(call.gone, _computed(world, view, query, rows_max, timeout_ms=timeout_ms))
+    async with computing(world, call.asked_by, call.gone) as turn:
+        rows = await unless(call.gone, _computed(turn, view, query, rows_max, timeout_ms=timeout_ms))
     types = [one.type for one in view.relation.visible]
     text = _ordered(rows, list(zip([name for name, _ in columns], types, strict=True)), terms, query, shown)
     result = await world.state_store.reader.query(text, row_limit=row_limit, timeout_ms=timeout_ms)
@@ -73,9 +71,10 @@ async def _planned(world: World, query: LakeQuery, columns: int) -> StagedView:
 
 
 async def _computed(
-    world: World, view: StagedView, query: LakeQuery, rows_max: int, *, timeout_ms: int
+    turn: Asking, view: StagedView, query: LakeQuery, rows_max: int, *, timeout_ms: int
 ) -> Sequence[Sequence[str | None]]:
     """Have a worker compute the rows while the epochs that it reads are pinned. Raises Invalid and Unavailable."""
+    world = turn.world
     epochs = await _epochs(world, {read.relation for _, read in view.occurrences})
     async with world.stores.begin() as tx:
         asked = await tx.statements.reserve()
@@ -100,7 +99,7 @@ async def _computed(
             bytes_max=BYTES_MAX,
             timeout_ms=timeout_ms,
         )
-        answer = await ask(world, request, limit=timedelta(milliseconds=timeout_ms))
+        answer = await turn.ask(request, limit=timedelta(milliseconds=timeout_ms))
     assert isinstance(answer, Selected), answer
     return answer.rows
 

@@ -34,7 +34,7 @@ async def _drop(call: Call, statement: Drop) -> Outcome:
             raise
         return Outcome(tag("DROP", kind), notices=(f'{kind} "{name}" does not exist, skipping',))
     if target is not None:
-        await release(world, target)
+        await release(world, target, asked_by=call.asked_by)
     return Outcome(tag("DROP", kind), notices=await registry.left_behind(world, concerned))
 
 

@@ -9,12 +9,13 @@ from service.domain.errors import MetaError
 from service.domain.own_graph import check_own_graph
 from service.domain.roles import Role
 from service.domain.strategy import chosen
-from service.operations.asking import ask
+from service.operations.asking import looking
 from service.operations.sources.claiming import claimed
 from service.operations.sources.places import check_fed_by_others, check_place
 from service.operations.sources.secrets import check_secrets
 from service.operations.statements.call import Call
 from service.operations.world import Context, World
+from service.ports.audit import Asker
 from service.ports.records import NewJob
 from service.protocol.ids import RequestId
 from service.protocol.request import ReleaseTarget
@@ -42,7 +43,7 @@ async def sent(call: Call, new: NewJob, target: Target) -> NewJob:
         async with call.world.stores.begin() as tx:
             await check_fed_by_others(tx, connector, new.upstreams)
         check_own_graph(COMMITS, chosen(call.session))
-        connector = await claimed(call.world, connector, relation)
+        connector = await claimed(call.world, connector, relation, asked_by=call.asked_by, gone=call.gone)
         new = replace(new, own_graph=new.own_graph or COMMITS)
     last = (replace(scan, sink=connector) if scan.output is None else scan for scan in new.table_scans)
     return replace(new, fragments=tuple(last))
@@ -60,9 +61,10 @@ async def target_of(world: Context, name: str) -> ReleaseTarget | None:
     return None
 
 
-async def release(world: World, target: ReleaseTarget) -> None:
+async def release(world: World, target: ReleaseTarget, *, asked_by: Asker) -> None:
     """Have a worker remove the files that a dropped job had prepared. Files that stay harm nobody."""
     try:
-        await ask(world, target, limit=RELEASE_WAIT)
+        async with looking(world, asked_by) as turn:
+            await turn.ask(target, limit=RELEASE_WAIT)
     except MetaError as error:
         log.warning("target.not_released", relation=target.relation.name, error=str(error))

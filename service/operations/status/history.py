@@ -62,10 +62,15 @@ async def launches(world: Context) -> Sequence[Launch]:
         return await tx.launches.all()
 
 
-async def events(world: Context, *, after: int, limit: int, discreet: bool) -> Sequence[Event]:
-    """Return the oldest events after `after`. `discreet`: also those that only admins may see."""
+async def events(world: Context, *, after: int, limit: int, discreet: bool) -> tuple[Sequence[Event], bool]:
+    """Return the oldest events after `after`, and whether there may be more. `discreet`: also those that only admins
+    may see.
+    """
     async with world.stores.begin() as tx:
-        return await tx.events.since(after, limit=limit, discreet=discreet)
+        found = await tx.events.since(after, limit=limit, discreet=discreet)
+        full = len(found) == limit
+        # Large events make a page shorter.
+        return found, full or bool(found and await tx.events.since(found[-1].id, limit=1, discreet=discreet))
 
 
 async def newest_event(world: Context) -> int:

@@ -6,6 +6,8 @@ does not grow with its length. Next: `service.operations.status.models`.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import accumulate, islice
+from typing import Final
 
 from service.domain.awaited import is_readable
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
@@ -57,6 +59,8 @@ from service.protocol.plan import (
 )
 from service.protocol.vnodes import vnodes_of
 
+COLUMNS_MAX: Final = 20_000
+"""How many columns the relations of a page have together: 2 MB or so. A table may have 1,600."""
 LISTED = CREATING | {JobState.CANCELLING}
 """States of the jobs in the progress lists."""
 
@@ -162,13 +166,15 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
 
 
 async def relations(world: Context, *, after: int, limit: int) -> RelationPage:
-    """Return at most `limit` relations with ids above `after`."""
+    """Return at most `limit` relations with ids above `after`, with at most `COLUMNS_MAX` columns together."""
     async with world.stores.begin() as tx:
         entries = sorted(await tx.catalog.all(), key=lambda entry: entry.relation.id)
     names = {entry.relation.id: entry.relation.name for entry in entries}
     rest = [entry for entry in entries if entry.relation.id > after]
-    following = str(rest[limit - 1].relation.id) if len(rest) > limit else None
-    return RelationPage(tuple(_relation(entry, names) for entry in rest[:limit]), following)
+    columns = accumulate(len(entry.relation.columns) for entry in rest)
+    fitting = sum(number <= COLUMNS_MAX for number in islice(columns, limit)) or 1
+    following = str(rest[fitting - 1].relation.id) if len(rest) > fitting else None
+    return RelationPage(tuple(_relation(entry, names) for entry in rest[:fitting]), following)
 
 
 async def relation(world: Context, name: str) -> RelationView:

@@ -97,7 +97,9 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """A page of jobs, oldest first. `next` is the cursor of the following page, null on the last one."""
+    """A page of jobs, oldest first. `next` is the cursor of the following page, null on the last one. Statements and
+    errors have their first 2,000 characters here, and a longer one `…` after them. `/v1/jobs/{job}` has all of it.
+    """
 
     items: tuple[JobView, ...]
     next: str | None
@@ -227,6 +229,7 @@ class LimitPage:
 class DdlProgress:
     """The columns of `rw_ddl_progress`, with additional numbers. `queue_place` counts from 1. `auto` are the scans with
     an adaptive limit. `waits` are the scans that the backfill order delays. `waiting` is the reason why the job waits.
+    A long `ddl_statement` is cut as in a page of jobs.
     """
 
     ddl_id: JobId
@@ -305,7 +308,9 @@ class RelationView:
 
 @dataclass(frozen=True, slots=True)
 class RelationPage:
-    """A page of relations, oldest first. `next` is the cursor of the following page, null on the last one."""
+    """A page of relations, oldest first. `next` is the cursor of the following page, null on the last one. Definitions
+    have their first 2,000 characters here, and a longer one `…` after them. `/v1/relations/{name}` has all of it.
+    """
 
     items: tuple[RelationView, ...]
     next: str | None

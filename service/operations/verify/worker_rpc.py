@@ -2,14 +2,13 @@
 
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from functools import partial
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
 from service.domain.stage_engine import check_verifiable
-from service.operations.asking import MovedError, ask
+from service.operations.asking import Asking, MovedError, computing
 from service.operations.jobs.stages import stages_of
-from service.operations.leaving import Gone, unless
+from service.operations.leaving import Gone
 from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.status.staleness import broken_of, notice
@@ -46,11 +45,12 @@ async def verify(
     """
     async with world.stores.begin(by=asked_by) as tx:
         await _verifiable(tx, job)
-    async with world.calls.verifications.turn(asked_by.actor, partial(unless, gone)):
-        return await _verified(world.of(asked_by.actor), job, engine)
+    async with computing(world.of(asked_by.actor), asked_by, gone) as turn:
+        return await _verified(turn, job, engine)
 
 
-async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified:
+async def _verified(turn: Asking, job: JobId, engine: Engine | None) -> Verified:
+    world = turn.world
     async with world.stores.begin() as tx:
         found = await _verifiable(tx, job)
         (plan,) = await tx.plans.of([job])
@@ -67,7 +67,7 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
 
     async def look() -> Verified | None:
         try:
-            return await _compared(world, job, engine, lake=lake)
+            return await _compared(turn, job, engine, lake=lake)
         except MovedError:
             return None
 
@@ -77,8 +77,9 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
     return await _said_stale(world, found, answer)
 
 
-async def _compared(world: World, job: JobId, engine: Engine | None, *, lake: bool) -> Verified:
+async def _compared(turn: Asking, job: JobId, engine: Engine | None, *, lake: bool) -> Verified:
     """Have Spark compare a view at the present epochs. Raises MovedError, Conflict, Invalid, Unavailable."""
+    world = turn.world
     async with world.stores.begin() as tx:
         epochs = await _epochs(tx, await _verifiable(tx, job))
         while True:
@@ -91,7 +92,7 @@ async def _compared(world: World, job: JobId, engine: Engine | None, *, lake: bo
         # The holder of a pin must be unique, so each verification reserves a number.
         asked = await tx.statements.reserve()
     try:
-        return await _by_spark(world, found, request, f"verify {asked}")
+        return await _by_spark(turn, found, request, f"verify {asked}")
     except Invalid:
         # A value that Spark does not hold, and Postgres does.
         if engine is not None or lake or found.state is not JobState.CREATED:
@@ -99,13 +100,14 @@ async def _compared(world: World, job: JobId, engine: Engine | None, *, lake: bo
         return await by_store.compare(world, found)
 
 
-async def _by_spark(world: World, job: Job, request: Verify, holder: str) -> Verified:
+async def _by_spark(turn: Asking, job: Job, request: Verify, holder: str) -> Verified:
     """Have a worker answer while the epochs that it reads are pinned. Raises Invalid and Unavailable."""
+    world = turn.world
     async with AsyncExitStack() as pins:
         await pins.enter_async_context(world.state_store.pins.pin(DATABASE_GRAPH, request.epoch, holder=holder))
         if job.in_partial_graph and job.state is JobState.CREATED:
             await pins.enter_async_context(world.state_store.pins.pin(job.graph, request.relation_epoch, holder=holder))
-        answer = await ask(world, request, limit=VERIFY_WAIT)
+        answer = await turn.ask(request, limit=VERIFY_WAIT)
         assert isinstance(answer, Verified), answer
         return answer
 

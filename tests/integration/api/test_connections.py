@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.connections import CHUNK_BYTES_MIN, CHUNKS_MAX, HEAD_BYTES_MAX, ConnectionLimits, protocol
+from service.api.credentials import WORKER, recognise
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Open = Callable[[], Awaitable[Streams]]
@@ -185,3 +186,41 @@ async def test_a_client_that_reads_nothing_is_given_up() -> None:
         cast("asyncio.ReadTransport", writer.transport).pause_reading()
         writer.write(HEAD)
         await over.wait()
+
+
+SLOW = b"POST /v1/relations/t/rows HTTP/1.1\r\nHost: a\r\nContent-Length: 15000\r\n\r\ntoken="
+
+
+async def test_a_body_of_somebody_unknown_makes_room_for_the_newest_connection() -> None:
+    """2,000 login forms that never ended shut out everybody for a minute, and the worker too, without a token."""
+    async with _serving(_limits(3, 60)) as opening, asyncio.timeout(60):
+        used = await opening()
+        assert await _answered(used)
+        held = [await opening() for _ in range(2)]
+        for streams in held:
+            streams[1].write(SLOW)
+            await asyncio.sleep(0.1)  # noqa: TID251 - one after the other
+        held.append(await opening())
+        held[-1][1].write(SLOW)
+        await _ended(held[0])
+        assert await _answered(await opening())
+        await _ended(held[1])
+        assert await _answered(used)
+
+
+async def test_a_body_of_a_known_caller_is_awaited_and_its_idle_connection_kept_longest() -> None:
+    async def knows(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/":
+            recognise(scope, WORKER)
+        await _app(scope, receive, send)
+
+    async with _serving(_limits(3, 0.3), knows) as opening, asyncio.timeout(60):
+        held, idle, stranger = [await opening() for _ in range(3)]
+        held[1].write(SLOW)
+        assert await _answered(idle, HEAD.replace(b" / ", b" /v1 "))
+        assert await _answered(stranger)
+        assert await _answered(await opening())
+        await _ended(stranger)
+        assert await _answered(idle, HEAD.replace(b" / ", b" /v1 "))
+        await asyncio.sleep(0.5)  # noqa: TID251 - longer than a head may take
+        assert await _answered(held, b"x" * (15_000 - len(b"token=")))

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from service.cli.app import app
 from service.cli.pipeline import read_project
+from service.domain.cutting import cut
 from service.domain.errors import Invalid
 from tests.support.canned_service import Command, Routes
 
@@ -255,3 +256,17 @@ def test_a_project_that_init_makes_can_be_planned(
     monkeypatch.chdir(tmp_path / "shop")
     planned = json.loads(command("pipeline", "plan", "--json").stdout)
     assert [one["action"] for one in planned] == ["create", "create"]
+
+
+def test_a_long_definition_is_asked_for_whole(command: Command, routes: Routes, project: Path) -> None:
+    """Lists show its beginning."""
+    place, long = project / "transformations" / "deep" / "views.sql", ", ".join(f"id AS i{n}" for n in range(400))
+    place.write_text(f"CREATE MATERIALIZED VIEW a AS SELECT {long} FROM orders;\n")
+    whole = A.format("").replace("SELECT id", f"SELECT {long}")
+    listed = cut(whole)
+    assert listed != whole
+    holds(routes, relation("a", listed), jobs=())
+    routes.on("GET", "/v1/relations/a", relation("a", whole))
+    ended = command("pipeline", "run")
+    assert ended.exit_code == 0, ended.output
+    assert said(routes) == []

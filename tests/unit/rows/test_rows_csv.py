@@ -9,7 +9,7 @@ from hypothesis import strategies
 
 from service.domain.errors import Invalid
 from service.operations.rows import bulk, csv_text
-from service.operations.rows.csv_text import HEADER_BYTES_MAX, opened
+from service.operations.rows.csv_text import HEADER_BYTES_MAX, ROW_BYTES_MAX, opened
 from service.protocol.quoting import array_literal, csv_field
 
 
@@ -108,19 +108,16 @@ async def test_s3_every_byte_of_a_header_is_looked_at_once() -> None:
 
 
 @drawn(
-    body=strategies.text('"\n\rx', max_size=40).map(str.encode),
+    body=strategies.text('"\n\rx', max_size=60).map(str.encode),
     size=strategies.integers(1, 9),
-    most=strategies.integers(0, 20),
+    most=strategies.integers(9, 20),
 )
-async def test_rows_are_as_long_as_the_chunks_in_which_none_ends(body: bytes, size: int, most: int) -> None:
-    """Counted byte by byte: a line break outside quotes ends a row."""
+async def test_a_row_is_as_long_as_its_bytes_whatever_chunks_it_comes_in(body: bytes, size: int, most: int) -> None:
+    """A row of 17 MB was taken if its end came in a chunk before the count passed the limit."""
     held, quoted, too_long = 0, False, False
-    async for chunk in in_pieces(body, size):
-        ends = False
-        for byte in chunk:
-            quoted ^= byte == ord('"')
-            ends |= byte in b"\r\n" and not quoted
-        held = 0 if ends else held + len(chunk)
+    for byte in body:
+        quoted ^= byte == ord('"')
+        held = 0 if byte in b"\r\n" and not quoted else held + 1
         too_long |= held > most
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(csv_text, "ROW_BYTES_MAX", most)
@@ -130,6 +127,18 @@ async def test_rows_are_as_long_as_the_chunks_in_which_none_ends(body: bytes, si
                 _ = [chunk async for chunk in following]
         else:
             assert b"".join([chunk async for chunk in following]) == body
+
+
+@pytest.mark.parametrize(("over", "taken"), [(0, True), (1, False)])
+async def test_a_row_has_its_whole_size(over: int, taken: bool) -> None:
+    row = b'1,"' + b"x" * (ROW_BYTES_MAX - 4 + over) + b'"'
+    _, following = await opened(in_pieces(b"a,b\n" + row + b"\n", 256 << 10))
+    try:
+        assert b"".join([chunk async for chunk in following]) == row + b"\n"
+    except Invalid:
+        assert not taken
+    else:
+        assert taken
 
 
 async def _first(head: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

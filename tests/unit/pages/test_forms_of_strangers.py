@@ -1,0 +1,78 @@
+"""Forms of browsers without a session are few and arrive soon, whatever the others do (I13)."""
+
+import asyncio
+import re
+
+import pytest
+from pydantic import SecretStr
+from starlette.types import Message, Receive, Scope, Send
+
+from service.api.credentials import Credentials
+from service.domain.uploading import GRACE_SECONDS
+from service.pages import door
+from service.pages.door import LOGINS_MAX, Door
+from service.pages.sessions import Sessions
+from tests.support.http import StillClock
+
+
+class Browser:
+    """A browser without a session that sends the beginning of a form and nothing else."""
+
+    def __init__(self, service: Door) -> None:
+        self.service, self.status, self.asked = service, 0, 0
+        self.left: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    async def post(self) -> None:
+        headers = [(b"content-type", b"application/x-www-form-urlencoded"), (b"host", b"localhost")]
+        scope: Scope = {"type": "http", "method": "POST", "path": "/login", "query_string": b"", "headers": headers}
+        await self.service({**scope, "scheme": "http"}, self._receive, self._send)
+
+    async def _receive(self) -> Message:
+        self.asked += 1
+        return {"type": "http.request", "body": b"token=", "more_body": True} if self.asked == 1 else await self.left
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+
+
+async def _unreached(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError(scope, receive, send)
+
+
+def opened(clock: StillClock) -> Door:
+    return Door(
+        _unreached,
+        credentials=Credentials(SecretStr("worker"), SecretStr("root")),
+        sessions=Sessions(clock.monotonic),
+        open_paths=[re.compile("^/login$")],
+        size_max=1 << 20,
+        uploads_max=1,
+        monotonic=clock.monotonic,
+    )
+
+
+async def test_the_slowest_form_gives_way_to_another_one() -> None:
+    """2,000 of them kept every connection for a minute, without a token."""
+    clock = StillClock()
+    service = opened(clock)
+    browsers = [Browser(service) for _ in range(LOGINS_MAX + 1)]
+    tasks = [asyncio.ensure_future(one.post()) for one in browsers[:-1]]
+    while any(one.asked < 2 for one in browsers[:-1]):  # noqa: ASYNC110 - a browser has no event for it
+        await asyncio.sleep(0)  # noqa: TID251 - the tasks read
+    clock.seconds += 2 * GRACE_SECONDS
+    tasks.append(asyncio.ensure_future(browsers[-1].post()))
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert sorted(one.status for one in browsers) == [0] * LOGINS_MAX + [408]
+    for one in browsers:
+        if not one.left.done():
+            one.left.set_result({"type": "http.disconnect"})
+    await asyncio.gather(*tasks)
+
+
+async def test_a_form_that_never_ends_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "LOGIN_SECONDS", 0.05)
+    browser = Browser(opened(StillClock()))
+    async with asyncio.timeout(30):
+        await browser.post()
+    assert browser.status == 408
