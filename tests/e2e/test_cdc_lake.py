@@ -80,6 +80,39 @@ def test_a_followed_table_lies_in_a_lake(service: Service, external: External, t
     assert not [*(folder / "_tidefill").iterdir()]
 
 
+def test_its_history_is_limited_paused_and_dropped(service: Service, external: External, tmp_path: Path) -> None:
+    folder = tmp_path / "items"
+    external.run(ITEMS, FILL.format(rows=20_000))
+    service.run(source(external))
+    place = f"CREATE TABLE items (*) USING delta LOCATION '{folder}' FROM pg TABLE 'public.items'"
+    options = "commit_interval = '200 ms', backfill.parallelism = 2, backfill.num_rows_per_split = 5000"
+    service.run(f"{place} WITH ({options}, backfill_rate_limit = 0)")
+    external.run("update items set price = 7 where id < 10")
+    service.flush()
+    service.flush()
+    assert held(folder) == [], "a limit of 0 reads no history, and nothing of what is not read is followed"
+    service.run("ALTER TABLE items SET BACKFILL_RATE_LIMIT TO 500")
+    until(lambda: bool(held(folder)), what="a part of the history")
+    service.mutate({"type": "pause"})
+    service.flush()
+    job = service.job("items")
+    read = service.rows(job)
+    external.run("insert into items values (0, 'new', 1, now(), 'x')")
+    until(lambda: len(held(folder)) >= read, what="what was read is carried while the graph is paused", seconds=60)
+    service.flush()
+    assert service.rows(job) == read
+    service.mutate({"type": "resume"})
+    logs = "select relname from pg_class where relname ~ '^l_[0-9]+$'"
+    assert len(service.stored(logs)) == 1
+    service.run("DROP TABLE items")
+    until(lambda: service.stored(logs) == [], what="its log is removed")
+    assert not [*(folder / "_tidefill").iterdir()]
+    assert "has rows already" in str(service.refused(f"{place} WITH ({options})"))
+    place = place.replace(str(folder), f"{folder}-again")
+    service.run(f"{place} WITH ({options})")
+    until_held(external, Path(f"{folder}-again"))
+
+
 def table(service: Service) -> dict[str, object]:
     """Return the state of the table, as its source shows it."""
     (found,) = service.get("/v1/sources/pg")["tables"]

@@ -52,10 +52,10 @@ class CarriedTable:
     def begin(self) -> Consumed:
         """See `Carried`."""
         table = delta_table(self.sink.options)
-        marked = table.transaction_version(self._app(_GENERATION)) or 0
-        if marked > self.sink.generation:
+        marked = table.transaction_version(self._mark.app_id) or 0
+        if marked > self._mark.version:
             raise MovedError("a newer generation writes the Delta table")
-        if marked < self.sink.generation:
+        if marked < self._mark.version:
             # From here on, no commit of an older generation comes into being.
             table.create_write_transaction([], "append", table.schema(), commit_properties=self.sink.said(self._mark))
         self.clear()
@@ -105,7 +105,7 @@ class CarriedTable:
         """Return the table if it has what it had. A commit by this handle is refused if it no longer has."""
         table = delta_table(self.sink.options)
         now = self._consumed(table)
-        if table.transaction_version(self._app(_GENERATION)) != self.sink.generation:
+        if table.transaction_version(self._mark.app_id) != self._mark.version:
             raise MovedError("a newer generation writes the Delta table")
         if (now.changes, now.pages) != (before.changes, before.pages):
             raise MovedError("the Delta table has got rows meanwhile")
@@ -118,7 +118,8 @@ class CarriedTable:
 
     @property
     def _mark(self) -> Transaction:
-        return Transaction(self._app(_GENERATION), self.sink.generation)
+        # The first generation is 0, which is also that of a table without a mark.
+        return Transaction(self._app(_GENERATION), self.sink.generation + 1)
 
     def _app(self, suffix: str) -> str:
         return f"{self.sink.options.app}{suffix}"

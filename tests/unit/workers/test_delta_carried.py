@@ -83,7 +83,7 @@ def followed(tmp_path: Path) -> Followed:
 
 def test_history_is_appended_and_changes_are_merged(followed: Followed) -> None:
     followed.log = [(1, (PAGE, 1, "a")), (1, (PAGE, 2, "b")), (2, (LIVE, 2, "c")), (2, (PAGE, 3, "d"))]
-    table, had = followed.begin(1)
+    table, had = followed.begin(0)  # the first generation
     had = followed.carry(table, had, 1)
     assert (followed.rows, had.pages, had.changes, had.rows) == ([(1, "a"), (2, "b")], 1, 0, 2)
     had = followed.carry(table, had, 2)
