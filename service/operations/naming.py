@@ -147,13 +147,12 @@ async def relation_names(world: Context, kind: RelationKind) -> list[str]:
             case RelationKind.INTERNAL:
                 return await internal_tables(tx)
             case RelationKind.TABLE | RelationKind.MATERIALIZED_VIEW | RelationKind.SINK:
-                entries = await tx.catalog.all()
-                return [entry.relation.name for entry in entries if entry.relation.kind is kind]
+                return [one.name for one in await tx.catalog.outlines() if one.kind is kind]
 
 
 async def internal_tables(tx: Transaction) -> list[str]:
     """Return the names of the internal tables of scans, as `rw_internal_table_info` shows them."""
-    jobs = {entry.job: entry.relation.name for entry in await tx.catalog.all()}
+    jobs = {one.job: one.name for one in await tx.catalog.outlines()}
     scans = await tx.fragments.scans(list(jobs))
     found = sorted((scan.fragment, jobs[job], scan.external) for job, of_job in scans.items() for scan in of_job)
     return [f"__internal_{name}_{id_}_{'cdcscan' if external else 'streamscan'}_{id_}" for id_, name, external in found]

@@ -125,6 +125,7 @@ async def _rescale(act: Act) -> str:
 
 
 async def _cancel(act: Act) -> str:
+    _sure(act, "cancel the job")
     answer = await jobs_api.cancel_job(act.given["job"], act.call)
     return f"job {answer['cancelled']} was cancelled, and everything that it made is removed"
 

@@ -1,7 +1,7 @@
 """Assemble the pages, and put them beside the API: one app answers both, at the paths of each.
 
 The pages have a stack of their own, because browsers send cookies and forms. From the outside in: `Net` and `Origins`
-of the API, `Door` (session, CSRF token, form), and `Crowd` of the API. Next: `service.pages.door`.
+of the API, `Door` (session, CSRF token, form), `Crowd` of the API, and `Faults`. Next: `service.pages.door`.
 """
 
 import re
@@ -12,13 +12,14 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.access import AskedBy, check, needs
 from service.api.calling import Here, gone_of
 from service.api.credentials import Credentials
 from service.api.crowd import Crowd
-from service.api.errors import INVALID, kind_of
+from service.api.errors import BROKEN, INVALID, kind_of
 from service.api.middleware import Net, Origins
 from service.api.settings import ApiSettings
 from service.domain.errors import MetaError
@@ -33,7 +34,9 @@ from service.pages.notices import PARAMETER, Notice, Notices
 from service.pages.running import Verifications
 from service.pages.sessions import Sessions
 from service.pages.table import PAGES, Page
+from service.telemetry.log import logger
 
+log = logger("pages")
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
 
 
@@ -57,6 +60,7 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
     pages.add_exception_handler(MetaError, _refused)
     pages.add_exception_handler(RequestValidationError, _invalid)
     credentials = cast("Credentials", app.state.credentials)
+    pages.add_middleware(Faults)
     pages.add_middleware(Crowd, calls_max=settings.calls_max)
     pages.add_middleware(
         Door,
@@ -85,6 +89,36 @@ def routers_of() -> tuple[APIRouter, ...]:
     router.add_api_route("/sql", _run_statement, methods=["POST"], dependencies=needs(Role.VIEWER))
     router.add_api_route("/static/{name:path}", _static, methods=["GET"], dependencies=needs(None))
     return router, logins.router, live.router
+
+
+class Faults:
+    """Answers an unexpected error with a page, which reveals nothing of the inside, and logs it: `Net` answers whatever
+    is outside with a document for programs.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request."""
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except ClientDisconnect:
+            raise
+        except Exception:
+            if started or scope["type"] != "http":
+                raise
+            log.exception("page.broke", method=scope["method"], path=scope["path"])
+            said = "the service failed; its log says why"
+            page = render.page(Request(scope), "error.html", said, status=BROKEN.status, title=BROKEN.title)
+            await page(scope, receive, send)
 
 
 class Switch:

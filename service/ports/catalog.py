@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from service.ports.records import CatalogEntry, Cleanup
+from service.ports.records import CatalogEntry, CatalogOutline, Cleanup
 from service.protocol.ids import Epoch, GraphId, RelationId
 from service.protocol.relation import Relation
 
@@ -17,6 +17,10 @@ class Catalog(Protocol):
     async def get(self, relation: RelationId) -> CatalogEntry | None: ...
 
     async def all(self) -> Sequence[CatalogEntry]: ...
+
+    async def outlines(self) -> Sequence[CatalogOutline]:
+        """Return the outlines of `all`, in its order. Columns are most of what an entry costs."""
+        ...
 
     async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
         """Return the relations with these names, oldest first. Unknown names are ignored."""

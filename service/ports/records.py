@@ -26,7 +26,7 @@ from service.protocol.ids import (
 )
 from service.protocol.mutation import Mutation
 from service.protocol.plan import Query, ScanType
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs
 
@@ -56,6 +56,22 @@ class CatalogEntry:
     shown: bool = False
     follows: bool = False
     """It is a followed table, which only CDC fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogOutline:
+    """What a `CatalogEntry` says of its relation besides its columns and its definition. `location` is where the rows
+    of one that is read in place lie.
+    """
+
+    id: RelationId
+    name: str
+    kind: RelationKind
+    job: JobId
+    state: JobState
+    upstreams: tuple[RelationId, ...]
+    shown: bool
+    location: str | None
 
 
 @dataclass(frozen=True, slots=True)

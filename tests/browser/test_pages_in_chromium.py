@@ -73,6 +73,15 @@ def test_axe_finds_nothing_on_any_page(chromium: "Browser", database_url: str, s
     assert found == {}
 
 
+def test_on_a_phone_a_row_stands_by_itself_with_its_headings(chromium: "Browser", database_url: str) -> None:
+    with pages_server(database_url, small, checks=TROUBLED) as url, reading(chromium, url, width=390) as reader:
+        for address, heading in (("/", "Why"), ("/jobs", "Why it waits, or failed"), ("/queue", "Why it waits")):
+            page = reader.go(address)
+            cell = page.locator(f'td[data-label="{heading}"]').first
+            assert cell.evaluate("it => getComputedStyle(it, '::before').content") == f'"{heading}"'
+            assert cell.evaluate("it => it.getBoundingClientRect().right <= window.innerWidth"), address
+
+
 def test_a_viewer_logs_in_sees_everything_and_changes_nothing(chromium: "Browser", database_url: str) -> None:
     given: list[str] = []
 

@@ -126,6 +126,20 @@ async def test_relations_are_found_by_their_names(stores: Stores) -> None:
         assert await tx.catalog.called(frozenset()) == []
 
 
+async def test_outlines_say_of_every_relation_what_its_entry_says(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    async with stores.begin() as tx:
+        entries, outlines = await tx.catalog.all(), await tx.catalog.outlines()
+    assert [(one.id, one.name, one.kind, one.job, one.state, one.upstreams, one.shown) for one in outlines] == [
+        (one.relation.id, one.relation.name, one.relation.kind, one.job, one.state, one.upstreams, one.shown)
+        for one in entries
+    ]
+    assert [(one.job, one.upstreams, one.location) for one in outlines] == [
+        (table.id, (), None),
+        (view.id, (table.relation,), None),
+    ]
+
+
 async def test_what_reads_a_relation_depends_on_it(stores: Stores) -> None:
     async with stores.begin() as tx:
         first, second = [(await add_created(tx, new_table(name))).relation for name in "ab"]

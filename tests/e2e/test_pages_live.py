@@ -67,6 +67,7 @@ def test_a_backfill_is_watched_throttled_paused_resumed_and_cancelled(service: S
     page.get_by_text("its history is paused").first.wait_for()
     reader.press("Resume")
     assert f"job {job} resumed at epoch" in notice(page)
+    page.get_by_label("I mean it").check()
     reader.press("Cancel, and remove what it made")
     assert f"job {job} was cancelled" in notice(page)
     assert service.state(job) == "Cancelled"

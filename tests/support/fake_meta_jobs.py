@@ -16,6 +16,7 @@ from service.domain.slow_views import SlowView
 from service.ports.records import (
     THE_RELATION,
     CatalogEntry,
+    CatalogOutline,
     Cleanup,
     Json,
     NewDml,
@@ -74,6 +75,21 @@ class FakeCatalog:
 
     async def all(self) -> Sequence[CatalogEntry]:
         return [self._entry(row) for row in self.tables.taken() if row.owner is None]
+
+    async def outlines(self) -> Sequence[CatalogOutline]:
+        return [
+            CatalogOutline(
+                id=one.relation.id,
+                name=one.relation.name,
+                kind=one.relation.kind,
+                job=one.job,
+                state=one.state,
+                upstreams=one.upstreams,
+                shown=one.shown,
+                location=None if one.relation.lake is None else one.relation.lake.options.get("location"),
+            )
+            for one in await self.all()
+        ]
 
     async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
         return [entry for entry in await self.all() if entry.relation.name in names]

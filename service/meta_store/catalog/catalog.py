@@ -30,7 +30,8 @@ from service.meta_store.relations import COLUMNS, LAKE, relation_of, store_colum
 from service.meta_store.schema.core import TAKEN, cleanup, fragment, job, relation_column, view_reference
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import added_tables, unfollow
-from service.ports.records import CatalogEntry, Cleanup
+from service.ports.records import CatalogEntry, CatalogOutline, Cleanup
+from service.protocol.connector import Connector
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import Relation, RelationKind
 
@@ -52,6 +53,24 @@ class PostgresCatalog(OnConnection):
     async def all(self) -> Sequence[CatalogEntry]:
         """Oldest first."""
         return await self._read()
+
+    async def outlines(self) -> Sequence[CatalogOutline]:
+        rows = await self._connection.execute(
+            select(
+                relations.c.id,
+                relations.c.name,
+                relations.c.kind,
+                relations.c.shown,
+                LAKE,
+                job.c.id.label("job"),
+                job.c.state,
+                _upstreams(),
+            )
+            .join(job, job.c.relation == relations.c.id)
+            .where(TAKEN)
+            .order_by(relations.c.id)
+        )
+        return [_outline(row) for row in rows]
 
     async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
         return await self._read(relations.c.name == any_(cast(literal(sorted(names), ARRAY(Text)), ARRAY(Text))))
@@ -164,4 +183,17 @@ def _entry(row: Row[*tuple[Any, ...]]) -> CatalogEntry:
         upstreams=tuple(RelationId(upstream) for upstream in row.upstreams),
         shown=row.shown,
         follows=row.follows,
+    )
+
+
+def _outline(row: Row[*tuple[Any, ...]]) -> CatalogOutline:
+    return CatalogOutline(
+        id=RelationId(row.id),
+        name=row.name,
+        kind=RelationKind(row.kind),
+        job=JobId(row.job),
+        state=JobState(row.state),
+        upstreams=tuple(RelationId(upstream) for upstream in row.upstreams),
+        shown=row.shown,
+        location=None if row.lake is None else Connector.model_validate(row.lake).options.get("location"),
     )

@@ -5,12 +5,13 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from service.domain.errors import NotFound
+from service.domain.job import Job
 from service.domain.launching import Launch
 from service.operations.polling import until
 from service.operations.status.models import BarrierPage, BarrierView, CommandView, GraphDetail
 from service.operations.world import Arrival, Context, World
 from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId
 
 
 async def barriers(world: World, *, limit: int, before: Epoch | None, caller: str = "") -> BarrierPage:
@@ -54,6 +55,16 @@ async def workers(world: World) -> Sequence[WorkerRecord]:
     """Return the registered workers."""
     async with world.stores.begin() as tx:
         return await tx.workers.all(now=world.clock.now(), lease=world.workers.lease)
+
+
+async def jobs_of(world: World, graphs: Collection[GraphId]) -> Mapping[GraphId, Job]:
+    """Return the job that each of these graphs is of. The database graph is of none."""
+    found: dict[GraphId, Job] = {}
+    async with world.stores.begin() as tx:
+        for graph in set(graphs) - {DATABASE_GRAPH}:
+            for job in await tx.jobs.where(graph=graph):
+                found[graph] = job
+    return found
 
 
 async def launches(world: Context) -> Sequence[Launch]:

@@ -7,7 +7,7 @@ from service.domain.errors import NotFound
 from service.domain.job import JobState
 from service.operations.world import Context
 from service.ports.indexes import NamedIndex
-from service.ports.records import CatalogEntry, LogicalView
+from service.ports.records import CatalogOutline, LogicalView
 from service.ports.source_records import LakeSource, Source
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import RelationKind
@@ -41,14 +41,14 @@ class Lineage:
 async def lineage(world: Context) -> Lineage:
     """Return every object of the catalog and what it reads, in one transaction and five queries."""
     async with world.stores.begin() as tx:
-        entries, views = await tx.catalog.all(), await tx.views.all()
+        outlines, views = await tx.catalog.outlines(), await tx.views.all()
         sources = [*await tx.sources.all(), *await tx.lakes.all()]
         indexes, references = await tx.indexes.all(), await tx.views.references()
-    return lineage_of(entries, views, sources, indexes, references)
+    return lineage_of(outlines, views, sources, indexes, references)
 
 
 def lineage_of(
-    entries: Sequence[CatalogEntry],
+    outlines: Sequence[CatalogOutline],
     views: Sequence[LogicalView],
     sources: Sequence[Source | LakeSource],
     indexes: Sequence[NamedIndex],
@@ -56,23 +56,21 @@ def lineage_of(
 ) -> Lineage:
     """Return the lineage of these objects. Edges to objects that are not among them are left out."""
     members = (
-        *map(_of_entry, entries),
+        *map(_of_outline, outlines),
         *(Member(one.id, one.name, RelationKind.VIEW, None, None, one.shown) for one in views),
         *map(_of_source, sources),
         *(Member(one.relation.id, one.relation.name, RelationKind.INDEX, None, None, one.shown) for one in indexes),
     )
     known = {one.id for one in members}
-    edges = dict.fromkeys(_edges(entries, indexes, references))
+    edges = dict.fromkeys(_edges(outlines, indexes, references))
     return Lineage(
         tuple(sorted(members, key=lambda one: one.id)),
         tuple((read, reader) for read, reader in edges if read in known and reader in known),
     )
 
 
-def _of_entry(entry: CatalogEntry) -> Member:
-    relation = entry.relation
-    location = None if relation.lake is None else relation.lake.options.get("location")
-    return Member(relation.id, relation.name, relation.kind, entry.job, entry.state, entry.shown, location)
+def _of_outline(one: CatalogOutline) -> Member:
+    return Member(one.id, one.name, one.kind, one.job, one.state, one.shown, one.location)
 
 
 def _of_source(one: Source | LakeSource) -> Member:
@@ -82,12 +80,12 @@ def _of_source(one: Source | LakeSource) -> Member:
 
 
 def _edges(
-    entries: Sequence[CatalogEntry],
+    outlines: Sequence[CatalogOutline],
     indexes: Sequence[NamedIndex],
     references: Mapping[RelationId, Sequence[RelationId]],
 ) -> Iterator[Edge]:
-    for entry in entries:
-        yield from ((read, entry.relation.id) for read in entry.upstreams)
+    for outline in outlines:
+        yield from ((read, outline.id) for read in outline.upstreams)
     for reader, read in references.items():
         yield from ((one, reader) for one in read)
     yield from ((one.on, one.relation.id) for one in indexes)

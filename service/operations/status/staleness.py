@@ -25,8 +25,8 @@ async def broken_of(tx: Transaction) -> Mapping[RelationId, Broken]:
     own = await _own(tx)
     if not own:
         return {}
-    entries = await tx.catalog.all()
-    names = {entry.relation.id: entry.relation.name for entry in entries}
+    entries = await tx.catalog.outlines()
+    names = {entry.id: entry.name for entry in entries}
     found = {relation: one for relation, one in own.items() if relation in names}
     frontier = list(found)
     # Breadth first, so that the nearest cause is named.
@@ -36,7 +36,7 @@ async def broken_of(tx: Transaction) -> Mapping[RelationId, Broken]:
         if cause.because_of is None:
             reason = f'it reads "{names[read]}": {cause.reason}'
             inherited = Broken("stale", reason, cause.since, names[read])
-        readers = [entry.relation.id for entry in entries if read in entry.upstreams]
+        readers = [entry.id for entry in entries if read in entry.upstreams]
         views = [view.id for view in await tx.views.reading(read)]
         for reader in (*readers, *views):
             if reader not in found:
@@ -73,10 +73,10 @@ async def degraded_of(world: Context) -> dict[str, str]:
     try:
         async with world.stores.begin() as tx:
             found = await broken_of(tx)
-            entries = await tx.catalog.all() if found else ()
+            entries = await tx.catalog.outlines() if found else ()
     except MetaError:
         return {}
-    return {e.relation.name: found[e.relation.id].state for e in entries if e.relation.id in found}
+    return {one.name: found[one.id].state for one in entries if one.id in found}
 
 
 async def _own(tx: Transaction) -> Mapping[RelationId, Broken]:

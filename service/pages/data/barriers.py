@@ -50,7 +50,7 @@ async def read(ask: Ask) -> Barriers:
     known = await parameters.known(ask.world, ask.caller.role)
     events, _ = await recent(ask)
     latencies = [one.latency_ms for one in found if one.latency_ms is not None]
-    top = max(latencies, default=0.0)
+    top = max((height_ms(one) for one in found), default=0.0)
     return Barriers(
         facts=(
             ("Graph", str(state.status)),
@@ -76,6 +76,11 @@ async def read(ask: Ask) -> Barriers:
         )[:RECOVERIES_SHOWN],
         last_error=state.last_error,
     )
+
+
+def height_ms(one: BarrierView) -> float:
+    """Return the height of a barrier's bar: one that was not published has no latency yet, but parts of it."""
+    return max(one.latency_ms or 0.0, sum(took or 0.0 for took in (one.collect_ms, one.commit_ms, one.publish_ms)))
 
 
 def stacks(found: Sequence[BarrierView], top_ms: float) -> tuple[Stack, ...]:

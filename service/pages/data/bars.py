@@ -21,8 +21,9 @@ def bar(rows: int, total: int | None, percent: float | None) -> Bar:
     """Return the bar of `rows` read rows."""
     if total is None:
         return Bar(None, f"{rows:,} rows of an unknown number")
-    known = min(rows / total * 100, 100.0) if percent is None and total else percent
-    return Bar(known, f"{known or 0:.1f} %: {rows:,} of {number(total)} rows")
+    # None of 0 rows is no unknown share: a bar without a number moves as if something were read.
+    known = min(rows / max(total, 1) * 100, 100.0) if percent is None else percent
+    return Bar(known, f"{known:.1f} %: {rows:,} of {number(total)} rows")
 
 
 def job_bar(job: JobView) -> Bar | None:

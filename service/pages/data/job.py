@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from service.domain.errors import MetaError
-from service.domain.job import CREATING, JobState
+from service.domain.job import CREATING, TERMINAL, JobState
 from service.domain.words import speed
 from service.operations.statements import dispatch
 from service.operations.status import listing
@@ -31,6 +31,7 @@ EVENTS_SHOWN: Final = 30
 CHANGES_SHOWN: Final = 200
 VNODES_MAX: Final = 1_000
 SCANS_WITH_STRIP: Final = 8
+_ENDED: Final = TERMINAL | {JobState.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class Controls:
     cancel: bool
     verify: bool
     reload: bool
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to do."""
+        return self.limit or self.rescale or self.cancel or self.verify or self.reload
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,9 @@ def page(
         why=why,
         since=ago(since, now),
         until="" if until is None else instant(until),
-        scans=tuple(_scan(one, strips.get(one.id), held=held_up(job)) for one in detail.fragments),
+        scans=tuple(
+            _scan(one, strips.get(one.id), held=held_up(job), ended=job.state in _ENDED) for one in detail.fragments
+        ),
         order=detail.backfill_order,
         engines=tuple(
             (str(engine), number(work.rows), number(work.jobs)) for engine, work in detail.engines.items() if work.jobs
@@ -220,7 +228,7 @@ async def _strips(world: World, scans: Sequence[FragmentView]) -> Mapping[int, S
     return found
 
 
-def _scan(one: FragmentView, cells: Strip | None, *, held: bool) -> Scan:
+def _scan(one: FragmentView, cells: Strip | None, *, held: bool, ended: bool) -> Scan:
     scans = _is_scan(one)
     return Scan(
         id=one.id,
@@ -228,10 +236,10 @@ def _scan(one: FragmentView, cells: Strip | None, *, held: bool) -> Scan:
         reads=one.upstream or "",
         scan_type=(one.scan_type or "").replace("_", " ").lower(),
         bar=Bar(100.0, "finished") if one.finished and not one.rows else bar(one.rows, one.total, None),
-        speed=speed(one.rows_per_second) if scans and not one.finished and not held else "",
+        speed=speed(one.rows_per_second) if scans and not one.finished and not held and not ended else "",
         limit=_limit(one) if scans else "",
         auto=_auto(one),
-        state=_state(one, held=held) if scans else "",
+        state="" if not scans else "stopped" if ended and not one.finished else _state(one, held=held),
         actors=len(one.actors),
         strip=cells,
     )

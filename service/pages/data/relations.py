@@ -31,7 +31,9 @@ class Relations:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation. `sample` are some of its rows at one epoch, if they were asked for; `fault` is why there are none."""
+    """A relation. `sample` are some of its rows at one epoch, if they were asked for; `fault` is why there are none.
+    `location` is where its rows lie, if that is a lake.
+    """
 
     one: RelationView
     reads: Sequence[Member]
@@ -39,6 +41,7 @@ class Relation:
     indexes: Sequence[IndexView]
     sample: SqlPage | None
     fault: str | None
+    location: str | None
 
 
 async def read(ask: Ask) -> Relations:
@@ -68,6 +71,7 @@ async def read_one(ask: Ask) -> Relation:
         indexes=await lineage.indexes_of(ask.world, name),
         sample=sample,
         fault=fault,
+        location=members[one.id].location if one.id in members else None,
     )
 
 

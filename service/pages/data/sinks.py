@@ -1,6 +1,6 @@
 """Sinks, and the relations of lakes: what their jobs do, and why one waits."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,10 +16,11 @@ from service.protocol.relation import RelationKind
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """Rows as on the page of jobs."""
+    """Rows as on the page of jobs. `places` are where the relations of the lake lie, by job."""
 
     sinks: tuple[Row, ...]
     lake: tuple[Row, ...]
+    places: Mapping[int, str]
     moves: bool
 
 
@@ -27,14 +28,15 @@ async def read(ask: Ask) -> Sinks:
     """Read the jobs of sinks and of relations in a lake."""
     jobs = await all_jobs(ask.world)
     members = (await lineage.lineage(ask.world)).members
-    in_lake = {one.job for one in members if one.location is not None}
+    in_lake = {one.job: one.location for one in members if one.job is not None and one.location is not None}
     return sorted_out(jobs, in_lake, ask.now, await setbacks(ask.world, jobs))
 
 
 def sorted_out(
-    jobs: Sequence[JobView], in_lake: Collection[JobId | None], now: datetime, stuck: Mapping[JobId, str]
+    jobs: Sequence[JobView], in_lake: Mapping[JobId, str], now: datetime, stuck: Mapping[JobId, str]
 ) -> Sinks:
     """Return the jobs that are sinks, and those whose relations lie in a lake."""
     sinks = tuple(row(one, now, stuck.get(one.id)) for one in jobs if one.kind is RelationKind.SINK)
     lake = tuple(row(one, now, stuck.get(one.id)) for one in jobs if one.id in in_lake)
-    return Sinks(sinks, lake, moves=any(one.bar is not None for one in (*sinks, *lake)))
+    places = {int(job): location for job, location in in_lake.items()}
+    return Sinks(sinks, lake, places, moves=any(one.bar is not None for one in (*sinks, *lake)))

@@ -1,7 +1,7 @@
 """What needs somebody: what is broken, stale, failed or held up, each with the way out. The worst comes first."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
@@ -27,6 +27,8 @@ _WAYS: Final[Mapping[Reason, tuple[str, str]]] = MappingProxyType(
 """The way out of each reason: a text and an address. Other reasons are resolved on the page of the job."""
 _EXPECTED: Final = frozenset({Reason.START, Reason.FIRST_BARRIER, Reason.STOP})
 """Every job waits for these, for a moment."""
+TOGETHER: Final = 3
+"""From how many jobs on those that wait for the same thing are one trouble, which names this many of them."""
 _RANKS: Final = MappingProxyType({"not ready": 0, "broken": 1, "failed": 2, "stale": 3, "waits": 4})
 
 
@@ -50,8 +52,8 @@ def troubles(
     stuck: Mapping[JobId, str],
     now: datetime,
 ) -> tuple[Trouble, ...]:
-    """Return all of them, by rank."""
-    found = [*_of_checks(checks), *_of_jobs(jobs, stuck, now), *_of_sources(sources, now)]
+    """Return all of them, by rank. Many jobs that wait for the same thing are one."""
+    found = [*_of_checks(checks), *_together(_of_jobs(jobs, stuck, now)), *_of_sources(sources, now)]
     return tuple(sorted(found, key=lambda one: _RANKS[one.word]))
 
 
@@ -80,6 +82,20 @@ def _of_jobs(jobs: Sequence[JobView], stuck: Mapping[JobId, str], now: datetime)
         elif job.waiting is not None and job.waiting.reason not in _EXPECTED:
             chosen = _WAYS.get(job.waiting.reason, ("The job's page", address))
             yield Trouble("waits", job.name, address, job.waiting.text, ago(job.waiting.since, now), *chosen)
+
+
+def _together(found: Iterable[Trouble]) -> Iterator[Trouble]:
+    alike: dict[tuple[str, ...], list[Trouble]] = {}
+    for one in found:
+        shared = one.word == "waits" and one.way_address != one.address
+        alike.setdefault((one.text, one.way_address) if shared else (one.address,), []).append(one)
+    for same in alike.values():
+        if len(same) < TOGETHER:
+            yield from same
+            continue
+        names, rest = ", ".join(one.about for one in same[:TOGETHER]), len(same) - TOGETHER
+        told = f"{same[0].text}: {names}" + (f" and {rest:,} more" if rest else "")
+        yield replace(same[0], about=f"{len(same):,} jobs", address="/jobs", text=told)
 
 
 def _of_sources(sources: Sequence[SourceView], now: datetime) -> Iterator[Trouble]:

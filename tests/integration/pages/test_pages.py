@@ -1,6 +1,7 @@
 """What the pages show of a meta store in a known state, and what their forms do."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -9,9 +10,22 @@ import pytest
 from service.domain.job import JobEvent, JobState
 from service.meta_store.stores import PostgresStores
 from service.pages.table import PAGES
-from service.protocol.ids import DATABASE_GRAPH
+from service.protocol.columns import ColumnType
+from service.protocol.connector import Connector
+from service.protocol.ids import DATABASE_GRAPH, WorkerId
+from tests.conformance.test_meta_store_sources import made, new_follower
 from tests.support.http import Checks
-from tests.support.meta_store import NOW, add_created, add_creating, new_table, new_view, running, table_and_view
+from tests.support.meta_store import (
+    NOW,
+    add_created,
+    add_creating,
+    committed,
+    new_table,
+    new_view,
+    registration,
+    running,
+    table_and_view,
+)
 from tests.support.pages import pages, send, text_of
 
 pytestmark = pytest.mark.postgres
@@ -147,6 +161,90 @@ async def test_all_that_match_are_paused_and_those_that_refuse_are_counted(
     assert "Refused: tick the box to pause every job that matches" in text_of(unsure)
     done = await send(http, "/jobs/act", "/jobs", state="present", what="pause", sure="1")
     assert "Done: pause: 1 jobs; 1 refused, the first because t:" in text_of(done)
+
+
+async def test_a_job_is_cancelled_by_whoever_means_it(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    refused = text_of(await send(http, f"/jobs/{view.id}/cancel", f"/jobs/{view.id}"))
+    assert "Refused: tick the box to cancel the job" in refused
+    async with stores.begin() as tx:
+        (found,) = await tx.jobs.where(ids=[view.id])
+    assert found.state is JobState.CREATING
+
+
+async def test_a_failed_job_has_no_controls_and_says_what_to_do(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    await hostile(stores, "t")
+    text = text_of(await http.get("/jobs/m"))
+    assert "Drop it and create it again, once the cause is removed." in text
+    assert "stopped" in text
+    assert "Controls" not in text
+    assert "reading" not in text
+
+
+async def test_an_unexpected_error_is_a_page(stores: PostgresStores, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_world: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr("service.operations.status.history.workers", broken)
+    async with pages(stores) as http:
+        page = await http.get("/workers")
+    assert page.status_code == 500
+    assert "<h1>The service failed</h1>" in page.text
+    assert "secret" not in page.text
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+async def test_a_source_without_a_location_is_shown(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    source = await made(stores, "shop_db")
+    async with stores.begin() as tx:
+        await add_created(tx, new_follower(source, "payments"))
+    text = text_of(await http.get("/sources"))
+    assert "Location - Slot" in text
+    assert "payments public.orders" in text
+
+
+async def test_a_relation_of_a_lake_says_where_it_lies(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    lake = Connector(name="deltalake", options={"location": "s3://bucket/orders"})
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        view = new_view("m", table.relation)
+        scans = tuple(replace(one, sink=lake) for one in view.table_scans)
+        await add_created(tx, replace(view, fragments=scans))
+    assert "Location m Creating" in text_of(await http.get("/sinks"))
+    assert "s3://bucket/orders" in text_of(await http.get("/sinks"))
+    assert "Location of its rows s3://bucket/orders" in text_of(await http.get("/relation?name=m"))
+
+
+async def test_a_worker_names_the_job_that_it_serves_alone(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    await committed(stores)
+    async with stores.begin() as tx:
+        own = (await tx.partial_graphs.begin(view.id, indexed=True)).graph
+        alone = registration(WorkerId("w-2")).model_copy(update={"graph": own})
+        await tx.workers.register(alone, now=NOW)
+    text = text_of(await http.get("/workers"))
+    assert "w-1 1 all that have no worker of their own" in text
+    assert f"w-2 {own} m" in text
+
+
+async def test_the_overview_reads_no_columns(
+    http: httpx.AsyncClient, stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hostile(stores, "t")
+    parsed: list[str] = []
+    parse = ColumnType.parse
+
+    def counted(text: str) -> ColumnType:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(ColumnType, "parse", counted)
+    assert (await http.get("/")).status_code == 200
+    assert parsed == []
+    await http.get("/relations")
+    assert len(parsed) == 10, "the columns of two relations"
 
 
 async def test_all_backfills_are_paused_by_a_barrier(http: httpx.AsyncClient, stores: PostgresStores) -> None:

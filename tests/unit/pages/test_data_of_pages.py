@@ -12,7 +12,7 @@ from service.domain.progress import Phase
 from service.domain.waiting import Reason, Waiting
 from service.operations.status.lineage import Lineage, Member
 from service.operations.status.models import BarrierView, Broken, JobView, ProgressView
-from service.pages.data.barriers import HEIGHT, stacks
+from service.pages.data.barriers import HEIGHT, height_ms, stacks
 from service.pages.data.bars import job_bar, moving
 from service.pages.data.graph import DRAWN_MAX, graph
 from service.pages.data.job import controls, events_of, phases
@@ -74,6 +74,18 @@ def test_troubles_come_worst_first_with_a_way_out() -> None:
     assert found[4].since == "1:30"
     assert found[4].way_address == "/parameters"
     assert troubles(READY, [CREATED], [], {}, NOW) == ()
+
+
+def test_many_jobs_that_wait_for_the_same_thing_are_one_trouble() -> None:
+    def waits(count: int) -> list[tuple[str, str]]:
+        jobs = [job(id=JobId(at), name=f"m{at}", waiting=waiting(Reason.WORKER)) for at in range(count)]
+        other = job(id=JobId(70), name="paused", waiting=waiting(Reason.PAUSE))
+        return [(one.about, one.text) for one in troubles(READY, [*jobs, other], [], {}, NOW)][:-1]
+
+    text = f"because of {Reason.WORKER}"
+    assert waits(2) == [("m0", text), ("m1", text)]
+    assert waits(3) == [("3 jobs", f"{text}: m0, m1, m2")]
+    assert waits(1_005) == [("1,005 jobs", f"{text}: m0, m1, m2 and 1,002 more")]
 
 
 def test_every_reason_of_a_wait_has_a_way_out() -> None:
@@ -149,10 +161,10 @@ def test_phases_have_their_instants_and_events_are_those_of_the_job() -> None:
 def test_sinks_and_the_lake_are_found_among_jobs() -> None:
     sink = replace(CREATED, id=JobId(1), kind=RelationKind.SINK)
     lake = replace(CREATED, id=JobId(2), statement="CREATE TABLE t (*) WITH (connector = 'deltalake', location = '/x')")
-    found = sorted_out([sink, lake, CREATED], {lake.id, None}, NOW, {JobId(1): "away"})
+    found = sorted_out([sink, lake, CREATED], {lake.id: "/x"}, NOW, {JobId(1): "away"})
     assert [one.id for one in found.sinks] == [1]
     assert found.sinks[0].why == "away"
-    assert [one.id for one in found.lake] == [2]
+    assert ([one.id for one in found.lake], found.places) == ([2], {2: "/x"})
 
 
 def test_parameters_that_were_changed_come_first() -> None:
@@ -173,3 +185,5 @@ def test_the_latencies_of_a_barrier_are_stacked() -> None:
         ("publish", 30.0, 0.0),
     )
     assert found.text == "2026-05-01 12:00:00Z: collect 50 ms, commit 25 ms, publish -"
+    assert height_ms(BarrierView(**known)) == 75.0
+    assert height_ms(replace(BarrierView(**known), latency_ms=90.0)) == 90.0

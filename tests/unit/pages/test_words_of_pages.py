@@ -10,7 +10,7 @@ from service.operations.statements.outcome import Outcome
 from service.operations.status.models import VnodeView
 from service.pages import words
 from service.pages.acting import limit_of
-from service.pages.data.bars import bar
+from service.pages.data.bars import Bar, bar
 from service.pages.data.heat import PER_ROW, strip
 from service.pages.data.overview import quantile
 from service.pages.data.plan import explained, plan
@@ -36,7 +36,7 @@ def test_a_bar_has_a_number_only_where_the_total_is_known() -> None:
     assert bar(7, None, None).text == "7 rows of an unknown number"
     assert bar(60, 200, 30.0).text == "30.0 %: 60 of 200 rows"
     assert bar(300, 200, None).percent == 100.0
-    assert bar(0, 0, None).text == "0.0 %: 0 of 0 rows"
+    assert bar(0, 0, None) == Bar(0.0, "0.0 %: 0 of 0 rows")
 
 
 def test_a_strip_has_a_cell_for_each_vnode_and_says_the_same_in_words() -> None:
