@@ -22,7 +22,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.epoch import NEVER, instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId
 from service.protocol.report import Collected, Failed
-from service.protocol.request import Request, Response
+from service.protocol.request import Rejected, Request, Response
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 
 LANE_IDLE = timedelta(minutes=10)
@@ -32,6 +32,8 @@ paused.
 TRIES_MAX = 300
 """Attempts of one call, about ten minutes in all. A worker whose service never comes back must end (I9)."""
 
+ANSWERED_AT_ONCE = 16
+"""How many questions are answered at once. The service asks fewer, but may have given up some that are not over."""
 LEAVE_TRIES = 5
 """Attempts to leave, about five seconds in all. Where no service answers, there is nobody to hand over to."""
 
@@ -107,6 +109,7 @@ class Agent:
     registered: Registered | None = None
     """The service's answer to this worker's registration."""
     lanes: dict[GraphId, _Lane] = field(default_factory=dict[GraphId, _Lane])
+    answering: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(ANSWERED_AT_ONCE))
 
     def run(self) -> None:
         """Work until `stop` is set or the service answers 410.
@@ -201,8 +204,17 @@ class Agent:
             # heartbeat.
             threading.Thread(target=self._guarded_response, args=(request,), daemon=True).start()
 
+    def _response(self, request: Request) -> Response | None:
+        """Answer a request, unless many others are being answered: whoever asked them may have gone long ago."""
+        if not self.answering.acquire(blocking=False):
+            return Rejected(id=request.id, error="the worker answers many other questions: try again later", again=True)
+        try:
+            return self.respond(request)
+        finally:
+            self.answering.release()
+
     def _guarded_response(self, request: Request) -> None:
-        response = self.respond(request)
+        response = self._response(request)
         if response is None:
             self.stop.set()
             return

@@ -4,6 +4,8 @@ A file is whole when its footer can be read: that is written last. Columns and t
 """
 
 import json
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -20,6 +22,12 @@ from service.protocol.file_source import Folder
 from workers.connectors.delta_files import Files, Stamp
 
 _LOG: Final = "_delta_log"
+_MAGIC: Final = b"PAR1"
+FOOTER_BYTES_MAX: Final = 64 << 20
+FILES_MAX: Final = 100_000
+"""How many files a folder may have, of all kinds and with its folders."""
+LIST_SECONDS: Final = 30.0
+"""How long a folder of this machine may take to be listed."""
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _NAMES: Final = {
     "bool": "boolean",
@@ -72,7 +80,10 @@ def listed(folder: Folder) -> Mapping[str, Stamp]:
     The files of a Delta table are left out: its log says which of them count.
     """
     files = Files.of(folder.place)
-    found: Any = files.system.get_file_info(pa_fs.FileSelector("", recursive=True, allow_not_found=files.in_store))
+    if files.in_store:
+        found: Any = files.system.get_file_info(pa_fs.FileSelector("", recursive=True, allow_not_found=True))
+    else:
+        found = files.system.get_file_info(_walked(folder.place.location))
     tables = {one.path.removesuffix(_LOG) for one in found if one.base_name == _LOG}
     return {
         one.path: files.stamp_of(one)
@@ -83,23 +94,59 @@ def listed(folder: Folder) -> Mapping[str, Stamp]:
     }
 
 
+def _walked(location: str) -> list[str]:
+    """Return the paths of all that a folder of this machine has. Links to folders are not followed: they may lead back.
+
+    A name that is no text is left out, because neither Arrow nor Postgres could say it.
+    """
+    ends = time.monotonic() + LIST_SECONDS  # noqa: TID251 - it bounds itself
+    found: list[str] = []
+
+    def fails(error: OSError) -> None:
+        raise error
+
+    for at, folders, names in os.walk(location, onerror=fails):
+        below = os.path.relpath(at, location)
+        found += [name if below == "." else f"{below}/{name}" for name in (*folders, *names)]
+        late = time.monotonic() > ends  # noqa: TID251 - as above
+        if late or len(found) > FILES_MAX:
+            limit = f"takes more than {LIST_SECONDS:.0f} s to be listed" if late else f"has more than {FILES_MAX} files"
+            raise OSError(f"the folder {limit}")
+    return [path for path in found if path.encode(errors="ignore").decode() == path]
+
+
 @lru_cache(maxsize=1 << 14)
 def footer_of(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
     """Return what a file is. Raises UnfinishedFileError, and OSError if its storage is away."""
     files = Files.of(place)
     try:
         with files.system.open_input_file(path) as opened:
-            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-            columns = {one.name: _type(one.type) for one in parquet.schema_arrow}
-            footer = Footer(parquet.metadata.num_rows, {**dict.fromkeys(values_of(path), "string"), **columns})
+            text = _footer_text(opened)
         after = files.stamp(path)
     except FileNotFoundError:
         raise UnfinishedFileError("it is gone") from None
-    except pa.ArrowInvalid:
-        raise UnfinishedFileError("it is no whole Parquet file") from None
+    try:
+        # A file of its own with nothing but the footer: whatever is wrong with that is no fault of the storage.
+        parquet = pq.ParquetFile(pa.BufferReader(_MAGIC + text), coerce_int96_timestamp_unit="us")
+        columns = {one.name: _type(one.type) for one in parquet.schema_arrow}
+        footer = Footer(parquet.metadata.num_rows, {**dict.fromkeys(values_of(path), "string"), **columns})
+    except (pa.ArrowException, OSError) as error:
+        raise UnfinishedFileError(f"its footer cannot be read: {error}") from None
     if after != stamp:
         raise UnfinishedFileError("it is being written")
     return footer
+
+
+def _footer_text(opened: Any) -> bytes:
+    """Return the footer of a file with its length and the magic number behind it."""
+    size = opened.size()
+    tail = opened.read_at(8, size - 8) if size >= 12 else b""
+    length = int.from_bytes(tail[:4], "little")
+    if tail[4:] != _MAGIC or length > size - 12:
+        raise UnfinishedFileError("it is no whole Parquet file")
+    if length > FOOTER_BYTES_MAX:
+        raise UnfinishedFileError(f"its footer has {length} bytes, of {FOOTER_BYTES_MAX}")
+    return opened.read_at(length + 8, size - 8 - length)
 
 
 def values_of(path: str) -> Mapping[str, str | None]:

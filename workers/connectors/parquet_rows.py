@@ -6,7 +6,9 @@ the number of a piece and of a row in its file. Rows therefore have no vnode of 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -27,6 +29,10 @@ from workers.state_store.wire import read_schema
 
 PIECE_ROWS: Final = 1_000_000
 BATCH_ROWS: Final = 1 << 16
+_UNDECODABLE: Final = re.compile(
+    r"deserialize|decompress|[Cc]orrupt|Unexpected end of|page header|[Uu]nknown encoding|[Ii]nvalid (Parquet|number)"
+)
+"""What Arrow says of pages that it cannot decode. It says so with the class of errors of a storage."""
 
 Kept = Mapping[str, pa.BooleanArray]
 """Which rows of a file are not marked as deleted. Files without marks are left out."""
@@ -148,7 +154,7 @@ def read_rows(
     They have the columns of the relation in their wire types, and `more`. Raises GoneFileError, and RefusedTableError
     for a file that changed.
     """
-    try:
+    with _read(one.path):
         if one.stamp is not None and files.stamp(one.path) != one.stamp:
             raise RefusedTableError(f'file "{one.path}" has changed since it was first read')
         with files.system.open_input_file(one.path) as opened_file:
@@ -167,8 +173,19 @@ def read_rows(
                             yield at + low, _columns(relation, part, one, more)
                         at += batch.num_rows
                 begins += count
+
+
+@contextmanager
+def _read(path: str) -> Generator[None]:
+    """Raise GoneFileError if a file is gone, and RefusedTableError if it cannot be decoded."""
+    try:
+        yield
     except FileNotFoundError:
-        raise GoneFileError(one.path) from None
+        raise GoneFileError(path) from None
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, pa.ArrowInvalid) or _UNDECODABLE.search(str(error)) is not None:
+            raise RefusedTableError(f'file "{path}" cannot be decoded: {error}') from error
+        raise
 
 
 def _columns(relation: Relation, batch: pa.RecordBatch, one: DataFile, more: Sequence[str]) -> pa.Table:

@@ -26,6 +26,8 @@ def check_place(place: DeltaPlace) -> None:
         return
     real = os.path.realpath(place.location)
     folders = [Path(real), *Path(real).parents]
+    if real == "/":
+        raise ValueError(f"location {place.location} is the whole machine")
     if any(str(one) in _SYSTEM for one in folders) and Path(_MEMORY) not in folders:
         raise ValueError(f"location {place.location} is in a folder of the system")
     if any((one / mark).exists() for one in folders for mark in _MARKS):

@@ -9,7 +9,6 @@ import structlog
 
 from service.protocol.delta import DeltaPlace
 from service.protocol.relation import Relation
-from workers.connectors.port import RefusedTableError
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS: Final = 1.0
@@ -58,7 +57,7 @@ class Watching:
         """Take what is new, or note why that is not possible now."""
         try:
             self.look()
-        except (OSError, RefusedTableError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a file makes of it, it is looked at again
             if self.waiting is None:
                 log.warning("lake.away", relation=self.relation.name, error=str(error))
             self.waiting = f"{self.place.location} cannot be read now, and is tried again by itself: {error}"

@@ -55,7 +55,7 @@ async def _select(call: Call, statement: Select) -> Outcome:
 async def _read(call: Call, statement: Select) -> tuple[SystemParameters, bool, tuple[str, ...]]:
     """Return the parameters, whether the query reads `rw_catalog`, and notices. Raises Invalid and Conflict."""
     catalog = statement.catalog
-    async with call.world.stores.begin() as tx:
+    async with call.world.calls.reads.turn(call.asked_by.actor), call.world.stores.begin() as tx:
         for name in statement.relations:
             found = await named(tx, name)
             if found is not None and not found.readable:

@@ -1,0 +1,119 @@
+"""I5, I13: files and folders that were made to hurt cost their table a file, and others nothing."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.protocol.delta import DeltaPlace
+from service.protocol.request import Rejected
+from tests.support.drops import drop, relation_of, rows
+from tests.unit.workers.test_folders import look, watch_of
+from workers.agent import ANSWERED_AT_ONCE, Agent
+from workers.connectors import folder_files, folder_watch
+from workers.connectors.delta_files import Files
+from workers.connectors.folder_files import listed
+from workers.connectors.in_place import folder_in
+from workers.connectors.parquet_rows import DataFile, read_rows
+from workers.connectors.places import check_place
+from workers.connectors.port import RefusedTableError
+
+
+def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
+    at = tmp_path / "drop"
+    drop(at / "a.parquet", rows(1, 3))
+    for name in ("x", "y"):
+        (at / name).symlink_to(".")
+    folder = folder_in(relation_of({"location": str(at)}))
+    assert list(listed(folder)) == ["a.parquet"]
+
+
+@pytest.mark.parametrize("limit", ["FILES_MAX", "LIST_SECONDS"])
+def test_a_folder_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    at = tmp_path / "drop"
+    for name in "abc":
+        drop(at / f"{name}.parquet", rows(1, 3))
+    watch = watch_of(at)
+    monkeypatch.setattr(folder_files, limit, 2 if limit == "FILES_MAX" else -1.0)
+    assert look(watch) == []
+    assert "more than" in str(watch.waiting)
+    with pytest.raises(RefusedTableError, match="more than"):
+        folder_watch.describe({"location": str(at)})
+
+
+def test_the_whole_machine_is_no_place_for_a_table() -> None:
+    for location in ("/", "/tmp/..", "/proc/self/root"):
+        with pytest.raises(ValueError, match="whole machine"):
+            check_place(DeltaPlace(location=location))
+
+
+def test_a_name_that_is_no_text_is_left_out(tmp_path: Path) -> None:
+    at = tmp_path / "drop"
+    drop(at / "a.parquet", rows(1, 3))
+    watch = watch_of(at)
+    assert look(watch) == ["a.parquet"]
+    drop(at / "b.parquet", rows(10, 3)).rename(os.fsdecode(os.fsencode(at) + b"/\xff.parquet"))
+    drop(at / "late.parquet", rows(20, 3))
+    assert look(watch) == ["late.parquet"]
+
+
+def test_whatever_a_look_raises_it_is_looked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drop(tmp_path / "drop" / "a.parquet", rows(1, 3))
+    watch = watch_of(tmp_path / "drop")
+
+    def raises(_: object) -> None:
+        raise MemoryError("a footer of terabytes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_watch, "listed", raises)
+        watch.try_to_look()
+    assert "a footer of terabytes" in str(watch.waiting)
+    assert look(watch) == ["a.parquet"]
+
+
+@pytest.mark.parametrize("broken", ["thrift", "length", "magic"])
+def test_a_broken_footer_leaves_out_its_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    at = tmp_path / "drop"
+    drop(at / "a.parquet", rows(1, 3))
+    watch = watch_of(at)
+    whole = drop(at / "b.parquet", rows(10, 3)).read_bytes()
+    parts = {
+        "thrift": whole[:-208] + b"\xff" * 200 + whole[-8:],
+        "length": whole[:-8] + b"\xff\xff\xff\x7f" + whole[-4:],
+        "magic": whole[:-4] + b"NONE",
+    }
+    (at / "b.parquet").write_bytes(parts[broken])
+    drop(at / "late.parquet", rows(20, 3))
+    assert look(watch) == ["a.parquet", "late.parquet"]
+    monkeypatch.setattr(folder_watch, "PATIENCE_SECONDS", 0.0)
+    look(watch)
+    assert 'file "b.parquet" is left out' in str(watch.waiting)
+    assert folder_watch.describe({"location": str(at)}).rows == 6
+
+
+def test_a_page_that_cannot_be_decoded_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
+    at = tmp_path / "drop"
+    path = drop(at / "a.parquet", rows(1, 3000))
+    relation = relation_of({"location": str(at)})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 56 + whole[60:])
+    with pytest.raises(RefusedTableError, match=r'file "a\.parquet" cannot be decoded'):
+        list(read_rows(Files.of(folder_in(relation).place), relation, DataFile("a.parquet", {}), 0, None))
+
+
+def test_a_worker_answers_some_questions_at_once() -> None:
+    """Whoever asked may have gone, and what hangs has no end."""
+    request: Any = type("Request", (), {"id": 7})()
+    agent = Agent.__new__(Agent)
+    agent.answering = Agent.__dataclass_fields__["answering"].default_factory()  # pyright: ignore[reportCallIssue]
+    agent.respond = lambda _: None
+    for _ in range(ANSWERED_AT_ONCE):
+        assert agent.answering.acquire(blocking=False)
+    response = agent._response(request)  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(response, Rejected)
+    assert response.again
+    agent.answering.release()
+    assert agent._response(request) is None  # pyright: ignore[reportPrivateUsage]
