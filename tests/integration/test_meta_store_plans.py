@@ -290,7 +290,7 @@ async def test_the_progress_of_many_jobs_takes_a_handful_of_statements(engine: A
     counted = Statements(engine)
     listed = await listing.ddl_progress(world)
     assert (len(listed), listed[-1].queue_place) == (IDLE + 1, IDLE)
-    assert len(counted.texts) <= 10
+    assert len(counted.texts) <= 11
 
 
 PROJECTING = """update tidefill.fragment set query = jsonb_build_object('joins', jsonb_build_array(jsonb_build_object(

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from threading import Semaphore
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -502,7 +503,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         return cast("Any", _Future())
 
     places: tuple[tuple[Any, str, Any], ...] = (
-        (agent, "threading", SimpleNamespace(Thread=thread)),
+        (agent, "threading", SimpleNamespace(Thread=thread, Semaphore=Semaphore)),
         (agent, "ThreadPoolExecutor", partial(_OneThread, kernel)),
         (agent, "datetime", SimpleNamespace(now=now)),
         (schedule, "asyncio", SimpleNamespace(Event=asyncio.Event, create_task=create_task)),
