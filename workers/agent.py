@@ -133,7 +133,8 @@ class Agent:
 
         def relieved() -> None:
             call = partial(self.client.leave, self.registration.worker)
-            while not self.stop.is_set() and not self._keep_trying(call, LEAVE_TRIES):
+            # It is said once at least, however little time there is.
+            while not self._keep_trying(call, LEAVE_TRIES) and not self.stop.is_set():
                 pass
 
         self._guarded(relieved)
