@@ -49,6 +49,7 @@ _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 and `u0000`.
 """
 
+BROKE: Final = "the service failed; its log says why"
 _CUT: Final = (
     "the service stopped before this call had ended, and what the call asks for may still happen; repeat it, with the "
     "same Idempotency-Key if it changes something"
@@ -57,13 +58,19 @@ _CUT: Final = (
 log = logger("api")
 
 
+def _broken(_: Scope) -> ASGIApp:
+    return answer(BROKEN, BROKE)
+
+
 class Net:
     """Answers an unexpected error with a 500 that reveals nothing of the inside, and logs it. A call that the stopping
     service cancels is answered 503: repeated with its `Idempotency-Key`, it gets the answer of the first one.
+
+    `broken` makes the answer to an unexpected error.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, broken: Callable[[Scope], ASGIApp] = _broken) -> None:
+        self.app, self.broken = app, broken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request."""
@@ -91,7 +98,7 @@ class Net:
             log.exception("request.broke", method=scope["method"], path=scope["path"])
             if started:
                 raise  # the response is half sent: only closing the connection reports the error
-            await answer(BROKEN, "the service failed; its log says why")(scope, receive, send)
+            await self.broken(scope)(scope, receive, send)
 
 
 _REFUSED: Final = MappingProxyType(

@@ -1,7 +1,7 @@
 """Assemble the pages, and put them beside the API: one app answers both, at the paths of each.
 
 The pages have a stack of their own, because browsers send cookies and forms. From the outside in: `Net` and `Origins`
-of the API, `Door` (session, CSRF token, form), `Crowd` of the API, and `Faults`. Next: `service.pages.door`.
+of the API, `Door` (session, CSRF token, form), `Crowd` of the API, and a `Net` again. Next: `service.pages.door`.
 """
 
 import re
@@ -12,15 +12,14 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.access import AskedBy, check, needs
 from service.api.calling import Here, gone_of
 from service.api.credentials import Credentials
 from service.api.crowd import Crowd
 from service.api.errors import BROKEN, INVALID, kind_of
-from service.api.middleware import Net, Origins
+from service.api.middleware import BROKE, Net, Origins
 from service.api.settings import ApiSettings
 from service.domain.errors import MetaError
 from service.domain.roles import Role
@@ -60,7 +59,8 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
     pages.add_exception_handler(MetaError, _refused)
     pages.add_exception_handler(RequestValidationError, _invalid)
     credentials = cast("Credentials", app.state.credentials)
-    pages.add_middleware(Faults)
+    # What breaks here is answered with a page, and what is outside with a document for programs.
+    pages.add_middleware(Net, broken=_broken)
     pages.add_middleware(Crowd, calls_max=settings.calls_max)
     pages.add_middleware(
         Door,
@@ -91,34 +91,8 @@ def routers_of() -> tuple[APIRouter, ...]:
     return router, logins.router, live.router
 
 
-class Faults:
-    """Answers an unexpected error with a page, which reveals nothing of the inside, and logs it: `Net` answers whatever
-    is outside with a document for programs.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request."""
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watched)
-        except ClientDisconnect:
-            raise
-        except Exception:
-            if started or scope["type"] != "http":
-                raise
-            log.exception("page.broke", method=scope["method"], path=scope["path"])
-            said = "the service failed; its log says why"
-            page = render.page(Request(scope), "error.html", said, status=BROKEN.status, title=BROKEN.title)
-            await page(scope, receive, send)
+def _broken(scope: Scope) -> Response:
+    return render.page(Request(scope), "error.html", BROKE, status=BROKEN.status, title=BROKEN.title)
 
 
 class Switch:
