@@ -162,6 +162,10 @@ class Applying:
     def trim(self, relation: RelationId, upto: Epoch) -> int:
         """Remove from a log what the table in the lake has, and return how many rows wait."""
         self.connection.execute(_sql(changes_log.trim_command(relation, upto)))
+        return self.waiting(relation)
+
+    def waiting(self, relation: RelationId) -> int:
+        """Return how many rows the log of a table in a lake has."""
         ((rows,),) = self.connection.execute(_sql(changes_log.waiting_query(relation))).fetchall()
         return int(rows)
 

@@ -1,12 +1,13 @@
 """The connector `blackhole` counts rows and drops them. It serves to measure a query without the cost of storage."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
+from workers.connectors.port import KeptVersions
 from workers.state_store.port import Written
 from workers.state_store.wire import is_close
 
@@ -49,7 +50,7 @@ class Blackhole:
     def pending(self, version: int, upto: Epoch) -> None:
         """See `Sink`."""
 
-    def keep_up(self, kept: Sequence[int]) -> None:
+    def keep_up(self, kept: KeptVersions) -> None:
         """See `Sink`."""
 
     def clean_up(self) -> None:

@@ -6,21 +6,20 @@ generation marks the table first. A commit of an older one that comes later is r
 older ones have prepared is never part of the table, and can be removed (I14).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from deltalake import DeltaTable, Transaction
-from deltalake.transaction import AddAction, RemoveAction
 
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
 from workers.connectors.delta_files import delta_table, in_a_line
 from workers.connectors.delta_foreign import accepted
 from workers.connectors.delta_log import rows_of
-from workers.connectors.delta_writer import DeltaWriter, Note, notes_in, staged_in
+from workers.connectors.delta_writer import DeltaWriter, notes_in, staged_in
 from workers.connectors.deltalake import DeltaSink
-from workers.connectors.port import Consumed, MovedError
+from workers.connectors.port import Consumed, KeptVersions, MovedError
 
 _PAGES: Final = ".pages"
 _GENERATION: Final = ".generation"
@@ -61,12 +60,12 @@ class CarriedTable:
         self.clear()
         return self._consumed(delta_table(self.sink.options))
 
-    def keep_up(self, kept: Sequence[int]) -> None:
+    def keep_up(self, kept: KeptVersions) -> None:
         """See `Carried`."""
         self.sink.keep_up(kept)
 
     def clear(self) -> None:
-        """See `Carried`."""
+        """Remove what this generation and older ones have prepared."""
         files, staged = self.sink.files, staged_in(self.sink.options)
         for name in files.names(staged):
             if name.isdigit() and int(name) <= self.sink.generation:
@@ -75,46 +74,42 @@ class CarriedTable:
     @in_a_line()
     def commit(self, before: Consumed, upto: Epoch, prepared: int, *, truncated: bool) -> Consumed:
         """See `Carried`."""
-        self._unmoved(before)
+        has = (before.changes, before.pages)
+        self._unmoved(has)
         folder = f"{staged_in(self.sink.options)}/{self.sink.generation}"
         notes = notes_in(self.sink.files, folder, upto)
         if (found := sum(one.rows for one in notes)) != prepared:
             raise MovedError(f"of {prepared} rows that were prepared in {folder}/{upto}, {found} are there")
         rows, changes = [one for one in notes if not one.merged], [one for one in notes if one.merged]
-        both = (Transaction(self.sink.options.app, upto), Transaction(self._app(_PAGES), upto))
+        pages = Transaction(self._app(_PAGES), upto)
         if truncated:
-            table = self._unmoved(before)
-            self._add(table, "overwrite", rows, *both, accepted(table, self.sink.options))
+            table, both = self._unmoved(has), (Transaction(self.sink.options.app, upto), pages)
+            self.sink.add(table, rows, *both, self._mark, accepted(table, self.sink.options), mode="overwrite")
         elif rows:
-            table = self._unmoved(before)
-            self._add(table, "append", rows, both[1], *self.sink.untouched(table))
-            before = self._consumed(delta_table(self.sink.options))
+            table = self._unmoved(has)
+            self.sink.add(table, rows, pages, self._mark, *self.sink.untouched(table))
+            has = (before.changes, upto)
         if changes:
-            self.sink.merge(self._unmoved(before), upto, changes, self._mark)
+            self.sink.merge(self._unmoved(has), upto, changes, self._mark)
         self.sink.files.remove_folder(f"{folder}/{upto}")
         return self._consumed(delta_table(self.sink.options))
 
-    def _add(self, table: DeltaTable, mode: str, notes: Sequence[Note], *consumed: Transaction) -> None:
-        actions: list[AddAction | RemoveAction] = [self.sink.added(note) for note in notes]
-        said = self.sink.said(*consumed, self._mark)
-        table.create_write_transaction(
-            actions, "overwrite" if mode == "overwrite" else "append", table.schema(), commit_properties=said
-        )
-
-    def _unmoved(self, before: Consumed) -> DeltaTable:
+    def _unmoved(self, has: tuple[int, int]) -> DeltaTable:
         """Return the table if it has what it had. A commit by this handle is refused if it no longer has."""
         table = delta_table(self.sink.options)
-        now = self._consumed(table)
         if table.transaction_version(self._mark.app_id) != self._mark.version:
             raise MovedError("a newer generation writes the Delta table")
-        if (now.changes, now.pages) != (before.changes, before.pages):
+        if self._epochs(table) != has:
             raise MovedError("the Delta table has got rows meanwhile")
         return table
 
+    def _epochs(self, table: DeltaTable) -> tuple[Epoch, Epoch]:
+        """Return the epochs up to which a table has the changes, and the rows of history."""
+        changes, pages = (table.transaction_version(self._app(suffix)) or 0 for suffix in ("", _PAGES))
+        return Epoch(changes), Epoch(pages)
+
     def _consumed(self, table: DeltaTable) -> Consumed:
-        changes = table.transaction_version(self.sink.options.app) or 0
-        pages = table.transaction_version(self._app(_PAGES)) or 0
-        return Consumed(table.version(), rows_of(table), Epoch(changes), Epoch(pages))
+        return Consumed(table.version(), rows_of(table), *self._epochs(table))
 
     @property
     def _mark(self) -> Transaction:

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from service.protocol.delta import DeltaOptions
 from workers.connectors.delta_files import Files, delta_table
+from workers.connectors.port import KeptVersions
 
 log = structlog.get_logger(__name__)
 JOIN_VERSIONS: Final = 64
@@ -30,8 +31,8 @@ _VACUUMED: Final = ".vacuumed"
 _vacuuming: Final = set[str]()
 
 
-def keep_up(options: DeltaOptions, kept: Sequence[int]) -> None:
-    """Do what is due. `kept` are the versions that epochs may still read. A failure costs space, and nothing else."""
+def keep_up(options: DeltaOptions, kept: KeptVersions) -> None:
+    """Do what is due. `kept` is asked only if something may be removed. A failure costs space, and nothing else."""
     if not options.upsert:
         return  # others may write into it, too
     try:
@@ -40,8 +41,9 @@ def keep_up(options: DeltaOptions, kept: Sequence[int]) -> None:
             _join(table, options)
         since = time.time() - (table.transaction_version(f"{options.app}{_VACUUMED}") or 0)  # noqa: TID251 - a file's age
         if since >= max(options.retention_seconds / 4, _HOUR) and options.location not in _vacuuming:
+            versions = kept()
             _vacuuming.add(options.location)
-            threading.Thread(target=_vacuumed, args=(options, kept), daemon=True, name="vacuum").start()
+            threading.Thread(target=_vacuumed, args=(options, versions), daemon=True, name="vacuum").start()
     except (OSError, DeltaError) as error:
         log.warning("lake.not_kept_up", location=options.location, error=str(error))
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +34,7 @@ from workers.connectors.delta_foreign import SINK, checked
 from workers.connectors.delta_upkeep import keep_up
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
 from workers.connectors.places import check_place
-from workers.connectors.port import GONE, MovedError
+from workers.connectors.port import GONE, KeptVersions, MovedError
 from workers.state_store.port import CLOSE, OPERATION
 
 _BEGAN: Final = "began"
@@ -181,7 +181,7 @@ class DeltaSink:
         """See `Sink`."""
         return delta_table(self.options).version() if self._deliver(self.generation, upto) else None
 
-    def keep_up(self, kept: Sequence[int]) -> None:
+    def keep_up(self, kept: KeptVersions) -> None:
         """See `Sink`."""
         keep_up(self.options, kept)
 
@@ -234,11 +234,20 @@ class DeltaSink:
         return True
 
     def _append(self, table: DeltaTable, epoch: int, notes: Sequence[Note]) -> None:
-        actions: list[AddAction | RemoveAction] = [self.added(note) for note in notes]
-        said = self.said(Transaction(self.options.app, epoch), *self.untouched(table))
-        table.create_write_transaction(actions, "append", table.schema(), commit_properties=said)
+        self.add(table, notes, Transaction(self.options.app, epoch), *self.untouched(table))
 
-    def added(self, note: Note) -> AddAction:
+    def add(
+        self,
+        table: DeltaTable,
+        notes: Sequence[Note],
+        *said: Transaction,
+        mode: Literal["append", "overwrite"] = "append",
+    ) -> None:
+        """Make files part of the table, or all of it, by one commit."""
+        actions: list[AddAction | RemoveAction] = [self._added(note) for note in notes]
+        table.create_write_transaction(actions, mode, table.schema(), commit_properties=self.said(*said))
+
+    def _added(self, note: Note) -> AddAction:
         """Return the action that makes a file part of the table. Raises FileNotFoundError if somebody removed it."""
         modified, stats = (self.files.info(note.path).mtime_ns or 0) // 1_000_000, json.dumps({"numRecords": note.rows})
         values: dict[str, str | None] = dict(zip(self.options.partitions, note.values, strict=True))

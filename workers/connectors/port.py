@@ -18,6 +18,10 @@ GONE: Final = f"{TRAVEL_PREFIX}gone"
 """The column of a pending change that says whether the row of its key is gone."""
 
 
+KeptVersions = Callable[[], Sequence[int]]
+"""Returns the versions of a table that epochs may still read. It asks the state store."""
+
+
 class RefusedRowError(Exception):
     """The target of a sink cannot take a row, or a table that is read in place has one that none may have."""
 
@@ -91,8 +95,8 @@ class Sink(Protocol):
         """
         ...
 
-    def keep_up(self, kept: Sequence[int]) -> None:
-        """Do what keeps the target in shape, if it is due. `kept` are versions that epochs may still read."""
+    def keep_up(self, kept: KeptVersions) -> None:
+        """Do what keeps the target in shape, if it is due. `kept` returns the versions that epochs may still read."""
         ...
 
     def clean_up(self) -> None:
@@ -116,7 +120,7 @@ class Carried(Protocol):
     """The table outside of a followed table, in one generation, as the worker sees it.
 
     It gets the rows of a log in the state store that is committed. Any call may raise the errors of its storage, and
-    MovedError if another one is at work: then `begin` comes next.
+    MovedError if another one is at work: then `begin` comes next, which removes what was prepared.
     """
 
     @property
@@ -133,11 +137,7 @@ class Carried(Protocol):
         """Shut out older generations, remove what they have prepared, and return what the table has."""
         ...
 
-    def clear(self) -> None:
-        """Remove what is prepared."""
-        ...
-
-    def keep_up(self, kept: Sequence[int]) -> None:
+    def keep_up(self, kept: KeptVersions) -> None:
         """See `Sink`."""
         ...
 

@@ -8,6 +8,7 @@ generation carries: it begins anew, after a while. Next: `workers.connectors.del
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -94,7 +95,7 @@ class Carrier:
             try:
                 self.carry()
             except RefusedTableError as error:
-                self.broken = str(error)
+                self.broken, self._table = str(error), None
             except Exception as error:  # noqa: BLE001 - tried again
                 if self.away is None and not self._ended.is_set():
                     log.warning("carrier.away", relation=self.relation.name, error=str(error))
@@ -117,28 +118,34 @@ class Carrier:
         upto = self._committed
         if self.broken is None and upto > max(self.delivered, self._emptied - 1):
             self._carry(self._table, upto)
-            with applying(self.store) as writing:
-                self.backlog = writing.trim(self.relation.id, upto)
             self.delivered = upto
-            self._table.keep_up(kept_versions(self.store, self.relation))
 
     def _carry(self, table: Carried, upto: Epoch) -> None:
         had, relation = self.had, self.relation
         assert had is not None
-        whole: Runs = ((0, relation.vnode_count - 1),)
         with applying(self.store) as writing:
+            self.backlog = writing.waiting(relation.id)
             place = writing.truncated(relation.id, after=had.changes, upto=upto)
-        table.clear()
+        if not self.backlog:
+            return  # a job of Spark for nothing would be one for each idle table in each interval
+        prepared = self._prepare(table, had, upto, place)
+        if prepared or place is not None:
+            self.had = table.commit(had, upto, prepared, truncated=place is not None)
+        with applying(self.store) as writing:
+            self.backlog = writing.trim(relation.id, upto)
+        table.keep_up(partial(kept_versions, self.store, relation))
+
+    def _prepare(self, table: Carried, had: Consumed, upto: Epoch, place: int | None) -> int:
+        """Have tasks prepare what the log has since `had`, or since a truncation at a `place`. Return how many rows."""
+        relation = self.relation
+        whole: Runs = ((0, relation.vnode_count - 1),)
         parts = _parts(relation, self.spark.sparkContext.defaultParallelism)
         if place is not None:
             queries = [changes_log.rows_since(relation, place, upto=upto, runs=one) for one in parts]
-            prepared = prepare(self.spark, Log(self.store, relation, queries), table.writer, upto)
         else:
-            pages = [changes_log.pages_query(relation, after=had.pages, upto=upto, runs=one) for one in parts]
-            changes = changes_log.changes_query(relation, after=had.changes, upto=upto, runs=whole)
-            prepared = prepare(self.spark, Log(self.store, relation, [*pages, changes]), table.writer, upto)
-        if prepared or place is not None:
-            self.had = table.commit(had, upto, prepared, truncated=place is not None)
+            queries = [changes_log.pages_query(relation, after=had.pages, upto=upto, runs=one) for one in parts]
+            queries.append(changes_log.changes_query(relation, after=had.changes, upto=upto, runs=whole))
+        return prepare(self.spark, Log(self.store, relation, queries), table.writer, upto)
 
 
 def _parts(relation: Relation, count: int) -> list[Runs]:

@@ -1,11 +1,11 @@
 """Deliver what the tasks of a sink have prepared, once the epoch that prepared it is committed (I14)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, Generation
-from workers.connectors.port import Sink, SinkWriter
+from workers.connectors.port import KeptVersions, Sink, SinkWriter
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Delivery:
         self.delivered_at, self.upto = now, barrier.prev
         return version
 
-    def keep_up(self, kept: Sequence[int]) -> None:
-        """Do what keeps the target in shape. `kept` are versions of it that epochs may still read."""
+    def keep_up(self, kept: KeptVersions) -> None:
+        """Do what keeps the target in shape. `kept` returns the versions that epochs may still read."""
         if self.sink is not None:
             self.sink.keep_up(kept)
 

@@ -191,10 +191,12 @@ class StageScan(HistoryScan):
                 if version != before:
                     store.write(versions_of(self.target), epoch.barrier.curr, version_row(version, before))
             if version is not None:
-                kept = () if self.target.lake is None else kept_versions(epoch.stores.by_sql, self.target)
-                delivery.keep_up(kept)
+                delivery.keep_up(partial(self._kept_versions, epoch))
         except Exception as error:
             raise self._blamed(error, computing=False) from error
+
+    def _kept_versions(self, epoch: RunningEpoch) -> Sequence[int]:
+        return () if self.target.lake is None else kept_versions(epoch.stores.by_sql, self.target)
 
     def _merge(self, epoch: RunningEpoch) -> None:
         """Merge groups for the rest of the slice. A few of them need no further epoch."""
