@@ -108,7 +108,7 @@ format: $(STAMP) ## Put the sources in form
 # Needs uv. Keeps what is pinned unless UPGRADE=1.
 COMPILE := uv pip compile --quiet --python-version 3.11 --no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade)
 lock: ## Pin the packages anew
-	$(COMPILE) --extra service --extra workers --extra otel --extra embedded --extra dev pyproject.toml --output-file .requirements/all.txt
+	$(COMPILE) --extra service --extra workers --extra otel --extra pipelines --extra embedded --extra dev pyproject.toml --output-file .requirements/all.txt
 	$(COMPILE) --constraint .requirements/all.txt --extra service --extra otel pyproject.toml --output-file .requirements/service.txt
 	$(COMPILE) --constraint .requirements/all.txt --extra workers pyproject.toml --output-file .requirements/workers.txt
 

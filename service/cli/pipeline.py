@@ -15,13 +15,13 @@ from service.cli import output
 from service.cli.client import DEFAULT_URL, ExitCode, Json, Token, Url, connected
 
 if TYPE_CHECKING:
-    from service.cli.pipeline_run import Planned
+    from service.cli.pipeline_run import Planned, Project
     from service.domain.pipeline_spec import Spec
     from service.domain.pipelines import Asked
-    from service.sql.pipelines.datasets import File
 
 commands = typer.Typer(
-    help="Run projects of Spark Declarative Pipelines: spark-pipeline.yml and files of SQL.", no_args_is_help=True
+    help="Run projects of Spark Declarative Pipelines: spark-pipeline.yml, and files of SQL and Python.",
+    no_args_is_help=True,
 )
 SpecPath = Annotated[
     Path | None,
@@ -116,21 +116,20 @@ def _perform(
     spec: Path | None, asked: "Asked", service_at: tuple[str, str | None], *, dry: bool, wait: bool, as_json: bool
 ) -> ExitCode:
     # Imported here, because a client must start fast, and only these commands need the language.
-    from service.cli.pipeline_run import carry_out, look  # noqa: PLC0415
+    from service.cli.pipeline_run import carry_out, defined, look  # noqa: PLC0415
     from service.domain.errors import Refused  # noqa: PLC0415
-    from service.sql.pipelines.datasets import datasets_of  # noqa: PLC0415
 
-    try:
-        specification, files = read_project(_found(spec))
-        datasets = datasets_of(files, specification)
-    except Refused as error:
-        output.complain({"detail": error.message}, as_json=as_json)
-        return ExitCode.REFUSED
-    if unknown := asked.anew - {one.name for one in datasets}:
-        raise typer.BadParameter(f"the project has no {', '.join(sorted(unknown))}", param_hint="--full-refresh")
     with connected(*service_at, as_json=as_json) as service:
+        try:
+            project = read_project(_found(spec))
+            datasets = defined(service, project)
+        except Refused as error:
+            output.complain({"detail": error.message}, as_json=as_json)
+            return ExitCode.REFUSED
+        if unknown := asked.anew - {one.name for one in datasets}:
+            raise typer.BadParameter(f"the project has no {', '.join(sorted(unknown))}", param_hint="--full-refresh")
         planned = look(service, datasets, asked)
-        _show(planned, specification, as_json=as_json)
+        _show(planned, project.spec, as_json=as_json)
         if planned.is_refused:
             return ExitCode.REFUSED
         return ExitCode.OK if dry else carry_out(service, planned, wait=wait, as_json=as_json)
@@ -155,12 +154,14 @@ def _found(given: Path | None) -> Path:
     raise NotFound(f"there is no {FILES[-1]} in {here} and in no folder above: tidefill pipeline init makes one")
 
 
-def read_project(spec: Path) -> "tuple[Spec, list[File]]":
-    """Return what a specification says, and the files that it includes. Raises Refused."""
+def read_project(spec: Path) -> "Project":
+    """Return a project as a specification tells it. Raises Refused."""
     import yaml  # noqa: PLC0415 - only these commands need it
 
+    from service.cli.pipeline_run import Project  # noqa: PLC0415 - a client must start fast
     from service.domain.errors import Invalid  # noqa: PLC0415 - a client must start fast
     from service.domain.pipeline_spec import unpacked  # noqa: PLC0415 - see above
+    from service.sql.pipelines.datasets import File  # noqa: PLC0415 - see above
 
     try:
         found = unpacked(yaml.safe_load(_text(spec)))
@@ -168,24 +169,25 @@ def read_project(spec: Path) -> "tuple[Spec, list[File]]":
         raise Invalid(f"{spec} is no YAML: {error}") from None
     except Invalid as error:
         raise Invalid(f"{spec}: {error.message}") from None
-    return found, _files(spec.parent.resolve(), found.patterns)
+    root = spec.parent.resolve()
+    paths = _paths(root, found.patterns)
+    files = [File(str(one.relative_to(root)), _text(one)) for one in paths if one.suffix == ".sql"]
+    return Project(found, root, files, [one.relative_to(root) for one in paths if one.suffix == ".py"])
 
 
-def _files(root: Path, patterns: Iterable[str]) -> "list[File]":
+def _paths(root: Path, patterns: Iterable[str]) -> list[Path]:
     from service.domain.errors import Invalid  # noqa: PLC0415 - a client must start fast
-    from service.sql.pipelines.datasets import File  # noqa: PLC0415 - see above
 
     found: dict[Path, None] = {}
     for pattern in patterns:
         matching = root.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)
         found |= dict.fromkeys(sorted(one for one in matching if one.is_file() and "__pycache__" not in one.parts))
     for path in found:
-        if path.suffix != ".sql":
-            what = "definitions in Python are not supported" if path.suffix == ".py" else "not a file of SQL"
-            raise Invalid(f"{path.relative_to(root)}: {what}: a project has .sql files")
+        if path.suffix not in {".sql", ".py"}:
+            raise Invalid(f"{path.relative_to(root)}: a project has files of SQL (.sql) and of Python (.py)")
     if not found:
         raise Invalid(f"no file matches {', '.join(patterns) or 'libraries, which is empty'}")
-    return [File(str(path.relative_to(root)), _text(path)) for path in found]
+    return list(found)
 
 
 def _text(path: Path) -> str:

@@ -3,13 +3,16 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from service.cli import output, watching
 from service.cli.client import ExitCode, RefusedError, Service
+from service.cli.pipeline_python import definitions
 from service.domain.cutting import is_cut
 from service.domain.errors import Invalid
+from service.domain.pipeline_spec import Spec
 from service.domain.pipelines import (
     Action,
     Asked,
@@ -24,11 +27,23 @@ from service.domain.pipelines import (
 )
 from service.protocol.quoting import quoted
 from service.protocol.relation import RelationKind
+from service.sql.pipelines.columns import Columns, columns_of, spark_columns
 from service.sql.pipelines.comparing import reads_of, shape_of
+from service.sql.pipelines.datasets import File, datasets_of
 
 _VIEWS: Final = "SELECT name, definition FROM rw_catalog.rw_views ORDER BY name"
 _ENDED: Final = frozenset({"Created", "Failed"})
 _BACKGROUND: Final = {"background_ddl": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What a specification says, the folder in which it is, and the files that it includes: `scripts` are in Python."""
+
+    spec: Spec
+    root: Path
+    files: Sequence[File]
+    scripts: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,30 @@ class _Found:
     definition: str
     state: str
     error: str | None
+
+
+def defined(service: Service, project: Project) -> tuple[Dataset, ...]:
+    """Return what a project defines, what is refused included. Raises Invalid if Python definitions cannot run."""
+    in_sql = datasets_of(project.files, project.spec)
+    known = {one.name: one for one in in_sql}
+
+    def columns(name: str) -> Columns:
+        return columns_of(known[name]) if name in known else _columns(service, name)
+
+    files, refused = definitions(project.root, project.scripts, columns)
+    return (*(datasets_of([*project.files, *files], project.spec) if files else in_sql), *refused)
+
+
+def _columns(service: Service, name: str) -> Columns:
+    """Return the columns of a relation or a logical view of the service. Raises Invalid if there is none."""
+    try:
+        found = service.get(f"/v1/relations/{quote(name, safe='')}")["columns"]
+    except RefusedError:
+        try:
+            found = service.post("/v1/sql", {"sql": f"SELECT * FROM {quoted(name)} LIMIT 0"})["columns"]
+        except RefusedError:
+            raise Invalid(f'it reads "{name}", which neither the project defines nor the service has') from None
+    return spark_columns((one["name"], one["type"]) for one in found)
 
 
 def look(service: Service, datasets: Sequence[Dataset], asked: Asked) -> Planned:

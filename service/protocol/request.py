@@ -87,6 +87,8 @@ class ClaimTarget(_Target):
     """Make the target of a sink ready, or say why it cannot be. The worker answers with `Done`."""
 
     type: Literal["claim_target"] = "claim_target"
+    roots: tuple[str, ...] | None = None
+    """The permitted places. None: any. The worker follows links, which only it can see."""
 
 
 class ReleaseTarget(_Target):
@@ -101,6 +103,8 @@ class DescribeTable(_Value):
     type: Literal["describe_table"] = "describe_table"
     id: RequestId
     connector: Connector
+    roots: tuple[str, ...] | None = None
+    """As in `ClaimTarget`."""
 
 
 class CheckPlace(_Value):
@@ -109,6 +113,8 @@ class CheckPlace(_Value):
     type: Literal["check_place"] = "check_place"
     id: RequestId
     connector: Connector
+    roots: tuple[str, ...] | None = None
+    """As in `ClaimTarget`."""
 
 
 class TableDescribed(_Value):

@@ -80,7 +80,7 @@ def test_a_followed_table_lies_in_a_lake(service: Service, external: External, t
     assert not [*(folder / "_tidefill").iterdir()]
 
 
-def test_its_history_is_limited_paused_and_dropped(service: Service, external: External, tmp_path: Path) -> None:
+def test_its_history_is_limited_paused_rescaled_and_dropped(service: Service, external: External, tmp_path: Path) -> None:
     folder = tmp_path / "items"
     external.run(ITEMS, FILL.format(rows=20_000))
     service.run(source(external))
@@ -109,7 +109,13 @@ def test_its_history_is_limited_paused_and_dropped(service: Service, external: E
     assert not [*(folder / "_tidefill").iterdir()]
     assert "has rows already" in str(service.refused(f"{place} WITH ({options})"))
     place = place.replace(str(folder), f"{folder}-again")
-    service.run(f"{place} WITH ({options})")
+    service.run(f"{place} WITH ({options}, backfill_rate_limit = 500)")
+    service.run("ALTER TABLE items SET BACKFILL_PARALLELISM = 1")
+    external.run("update items set price = 8 where id % 5 = 0")
+    service.kill_worker()
+    service.run("ALTER TABLE items SET BACKFILL_PARALLELISM = 2")
+    assert service.rows(service.job("items")) < 20_000
+    service.run("ALTER TABLE items SET BACKFILL_RATE_LIMIT TO DEFAULT")
     until_held(external, Path(f"{folder}-again"))
 
 

@@ -70,7 +70,7 @@ def test_i3_i12_views_over_a_folder_take_each_file_once_over_kills(service: Serv
     assert service.value("SELECT count(*) FROM events") == 3500
     for name, query in VIEWS.items():
         text = f"CREATE MATERIALIZED VIEW {name} AS {query.format(events='events')}"
-        service.run(text, background_ddl="true", backfill_rate_limit="1500")
+        service.run(text, background_ddl="true", backfill_rate_limit="200" if name == "joined" else "1500")
     joined = service.job("joined")
     service.until_rows(joined, 0)
     service.limit(joined, 0)

@@ -31,9 +31,15 @@ FILES: Final = {
         CREATE OR REFRESH MATERIALIZED VIEW by_city PARTITIONED BY (city) COMMENT 'totals' AS
         SELECT city, count(*) AS orders, CAST(sum(amount) AS DECIMAL(20, 2)) AS total FROM dear GROUP BY city;
     """,
-    "totals/large.sql": """
-        CREATE MATERIALIZED VIEW large AS
-        SELECT city, total, year(DATE '2026-01-01') AS year FROM by_city WHERE total > 1000;
+    "totals/large.py": """
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, functions as F
+
+@dp.materialized_view(comment="the largest")
+def large() -> DataFrame:
+    rich = spark.table("shop.by_city").where(F.col("total") > 1000)
+    known = spark.read.table("orders").groupBy("city").agg(F.max("id").alias("last"))
+    return rich.join(known, "city").select("city", "total", F.year(F.lit("2026-01-01").cast("date")).alias("year"))
     """,
     "events.sql": """
         CREATE STREAMING TABLE events;

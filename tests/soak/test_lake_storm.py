@@ -1,5 +1,6 @@
-"""A storm over tables and views of Postgres and of a lake: changes, kills, targets that are taken away and given back,
-limits, and relations that come and go. Until the time is over, all of them are equal every few rounds.
+"""A storm over tables and views of Postgres and of a lake, Postgres tables that are followed into one, and files that
+are dropped: changes, kills, targets that are taken away and given back, limits, and relations that come and go. Until
+the time is over, all of them are equal every few rounds.
 """
 
 import sys
@@ -11,8 +12,10 @@ from typing import Final
 import pytest
 
 from tests.support.mirrored_lake import Mirrored, in_lake
+from tests.support.production import External, external_postgres
 from tests.support.service import ProblemError, Service
 from tests.support.soaking import seeds
+from tests.support.storm_outside import Outside
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.soak
@@ -29,24 +32,29 @@ VIEWS: Final = {
     "mixed": ("j.id, j.name, k.note", "joined j JOIN stock k ON k.id = j.id"),
 }
 IN_LAKE: Final = ("joined", "placed")
+TARGETS: Final = (*IN_LAKE, "sent", "items", "paired")
 STEPS: Final = 8
 """Steps between two comparisons."""
 
 
 def test_i3_i12_i14_a_storm_over_a_lake(service: Service, tmp_path: Path) -> None:
-    for seed in seeds():
-        storm = _Storm(service, tmp_path / str(seed), Random(seed))
-        storm.begin()
-        for _ in range(3):
-            for _ in range(STEPS):
-                storm.step()
-            storm.compare()
-        storm.end()
+    there = service.data_dir.parent / "production"
+    there.mkdir(mode=0o711)
+    with external_postgres(there) as external:
+        for seed in seeds():
+            storm = _Storm(service, external, tmp_path / str(seed), Random(seed))
+            storm.begin()
+            for _ in range(3):
+                for _ in range(STEPS):
+                    storm.step()
+                storm.compare()
+            storm.end()
 
 
 class _Storm:
-    def __init__(self, service: Service, folder: Path, random: Random) -> None:
+    def __init__(self, service: Service, external: External, folder: Path, random: Random) -> None:
         self.service, self.folder, self.random = service, folder, random
+        self.outside = Outside(service, external, folder)
         self.tables = Mirrored(service, folder / "lake", SALES)
         self.made = 0
         self.last = 300
@@ -70,6 +78,7 @@ class _Storm:
             run(f"CREATE MATERIALIZED VIEW {name} {place} AS SELECT {columns} FROM {source}")
         run(f"CREATE SINK sent FROM grouped WITH (connector = 'deltalake', location = '{self.folder / 'sent'}',"
             " type = 'upsert', primary_key = 'city', commit_interval = '200 ms')")  # fmt: skip
+        self.outside.create()
 
     def step(self) -> None:
         """Do one thing."""
@@ -101,10 +110,12 @@ class _Storm:
         until(
             lambda: in_lake(self.folder / "sent", ["city", "n", "total"]) == sent, what="the sink has what is grouped"
         )
+        self.outside.compare()
         sys.stdout.write("equal\n")
 
     def end(self) -> None:
         """Drop everything: nothing is left but the rows that others own."""
+        self.outside.drop()
         self.service.run("DROP SINK sent")
         for name in reversed(VIEWS):
             self.service.run(f"DROP MATERIALIZED VIEW {name}")
@@ -147,6 +158,7 @@ class _Storm:
         run(f"DELETE FROM stock WHERE id % 50 = {random.randrange(50)}")
         self.service.flush()
         self.tables.sync(random, SALES)
+        self.outside.change(random)
 
     def _kill_worker(self) -> None:
         until(lambda: len(self.service.workers()) == 1, what="there is a worker to kill")
@@ -158,11 +170,11 @@ class _Storm:
         self.service.restart()
 
     def _take_away(self) -> None:
-        """Move the table of a view or of the sink to where nobody finds it, or give all of them back."""
+        """Move the table of a view, of the sink or of what is followed to where nobody finds it, or give all back."""
         if self.away:
             self._give_back()
             return
-        target = self.folder / self.random.choice((*IN_LAKE, "sent"))
+        target = self.folder / self.random.choice(TARGETS)
         hidden = target.with_name(f"{target.name}.away")
         target.rename(hidden)
         self.away[target] = hidden

@@ -6,7 +6,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import TimestampType
 
 from service.sql.pipelines.files import Query, read
@@ -66,8 +66,7 @@ def translated(query: str) -> str:
     return meaning_of(Query(query, 0), frozenset()).sql
 
 
-def in_spark(session: SparkSession, query: str) -> Rows:
-    frame = session.sql(query)
+def rows_of(frame: DataFrame) -> Rows:
     shown = [
         f"unix_micros(`{field.name}`) AS `{field.name}`"
         if isinstance(field.dataType, TimestampType)
@@ -113,14 +112,14 @@ def test_a_query_means_the_same_in_both_languages(database_url: str, filled: Spa
     differing: list[str] = []
     with psycopg.connect(database_url) as connection:
         load(connection)
-        for left, right in zip(run(connection, translated(wide)), in_spark(filled, wide), strict=True):
+        for left, right in zip(run(connection, translated(wide)), rows_of(filled.sql(wide)), strict=True):
             differing += [
                 f"{text}: row {left[0]}: Postgres {expected!r}, Spark {found!r}"
                 for text, expected, found in zip(texts(), left[1:], right[1:], strict=True)
                 if not same(expected, found)
             ]
         for query in QUERIES:
-            expected, found = run(connection, translated(query)), in_spark(filled, query)
+            expected, found = run(connection, translated(query)), rows_of(filled.sql(query))
             if not alike(in_order(expected), in_order(found)):
                 differing.append(f"{query}: Postgres {expected!r}, Spark {found!r}")
     assert not differing, "\n".join(differing)

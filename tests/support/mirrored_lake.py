@@ -116,10 +116,11 @@ class Mirrored:
 def in_lake(location: Path, columns: Sequence[str] | None = None) -> list[tuple[object, ...]]:
     """Return the rows of a Delta table as delta-rs reads them, in an order of their own, as a SELECT shows values."""
     read = DeltaTable(location).to_pyarrow_table(columns=None if columns is None else list(columns)).to_pylist()
-    return sorted((tuple(_shown(one) for one in row.values()) for row in read), key=repr)
+    return sorted((tuple(shown(one) for one in row.values()) for row in read), key=repr)
 
 
-def _shown(value: Any) -> object:
+def shown(value: Any) -> object:
+    """Return a value as a SELECT shows it."""
     if isinstance(value, Decimal):
         return str(value)
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,7 +1,7 @@
 """Look at the places of a lake, and refuse folders of this machine in which nobody keeps one."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,16 @@ def check_place(place: DeltaPlace) -> None:
         raise ValueError(f"location {place.location} is in a folder of the system")
     if any((one / mark).exists() for one in folders for mark in _MARKS):
         raise ValueError(f"location {place.location} is in the folder of a Postgres server")
+
+
+def check_roots(options: Mapping[str, str], roots: Sequence[str] | None) -> None:
+    """Raise ValueError if links lead from a permitted folder to a place that is under none. None permits any."""
+    place = place_of(options)
+    if roots is None or place.store is not None:
+        return
+    real = Path(os.path.realpath(place.location))
+    if not any(real.is_relative_to(os.path.realpath(one)) for one in roots if "://" not in one):
+        raise ValueError(f"location {place.location} leads out of the permitted places")
 
 
 def check_there(options: Mapping[str, str]) -> None:

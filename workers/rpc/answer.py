@@ -22,7 +22,7 @@ from service.protocol.request import (
 )
 from workers.connectors.in_place import located
 from workers.connectors.kinds import CLAIMS, LAKES, SecretOf, options_of, sink_of
-from workers.connectors.places import check_there
+from workers.connectors.places import check_roots, check_there
 from workers.connectors.port import MovedError
 from workers.rpc.select import select
 from workers.rpc.verify import verify
@@ -80,6 +80,7 @@ def _looked(request: DescribeTable | CheckPlace, secret_of: SecretOf) -> Respons
     connector = request.connector
     options = options_of(connector, secret_of)
     try:
+        check_roots(options, request.roots)
         if isinstance(request, CheckPlace):
             check_there(options)
             return Done(id=request.id)
@@ -91,8 +92,10 @@ def _looked(request: DescribeTable | CheckPlace, secret_of: SecretOf) -> Respons
 
 def _claimed(request: ClaimTarget, secret_of: SecretOf) -> Response:
     connector = request.connector
+    options = options_of(connector, secret_of)
     try:
-        CLAIMS[connector.name](options_of(connector, secret_of), request.relation)
+        check_roots(options, request.roots)
+        CLAIMS[connector.name](options, request.relation)
     except ValueError as error:
         return Rejected(id=request.id, error=str(error))
     return Done(id=request.id)

@@ -25,5 +25,7 @@ async def claimed(
     options = {**connector.options, APP: f"tidefill-{secrets.token_hex(8)}"}
     connector = connector.model_copy(update={"options": options})
     async with looking(world, asked_by, gone) as turn:
-        await turn.ask(ClaimTarget(id=RequestId(0), connector=connector, relation=relation), limit=CLAIM_WAIT)
+        roots = world.external.lake_roots.roots
+        ask = ClaimTarget(id=RequestId(0), connector=connector, relation=relation, roots=roots)
+        await turn.ask(ask, limit=CLAIM_WAIT)
     return connector

@@ -70,7 +70,8 @@ async def _planned(
     await check_secrets(world, target)
     check_place(world, connector)
     async with looking(world, asked_by, gone) as turn:
-        found = await turn.ask(DescribeTable(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
+        roots = world.external.lake_roots.roots
+        found = await turn.ask(DescribeTable(id=RequestId(0), connector=connector, roots=roots), limit=LOOK_WAIT)
     assert isinstance(found, TableDescribed), found
     key = [part.name for part in statement.key]
     described = folder_columns if connector.name == file_source.NAME else _described

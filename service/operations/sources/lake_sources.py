@@ -33,7 +33,8 @@ async def create(world: World, statement: CreateLakeSource, *, asked_by: Asker) 
     await check_secrets(world, target)
     check_place(world, connector)
     async with looking(world, asked_by) as turn:
-        await turn.ask(CheckPlace(id=RequestId(0), connector=connector), limit=LOOK_WAIT)
+        roots = world.external.lake_roots.roots
+        await turn.ask(CheckPlace(id=RequestId(0), connector=connector, roots=roots), limit=LOOK_WAIT)
     new = NewLakeSource(statement.name, statement.text, connector)
     return await or_there(_add(world, new, asked_by=asked_by), there)
 

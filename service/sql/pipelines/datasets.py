@@ -26,13 +26,16 @@ _SECRET = "s3.secret.key"  # noqa: S105 - the name of an option
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a project, by its path from the specification."""
+    """A file of a project, by its path from the specification, or a definition in the Python of one: at `line`."""
 
     path: str
     text: str
+    line: int | None = None
 
     def place(self, position: int | None) -> str:
         """Return the path with the line of a 1-based position."""
+        if self.line is not None:
+            return f"{self.path}:{self.line}"
         return f"{self.path}:{self.text.count(chr(10), 0, (position or 1) - 1) + 1}"
 
 

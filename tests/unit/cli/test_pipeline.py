@@ -214,8 +214,7 @@ def test_a_specification_is_found_in_a_folder_above(
         ("storage: /lake", None, "spark-pipeline.yml: the field name is missing"),
         ("name: shop", None, "libraries, which is empty"),
         (SPEC.replace("transformations", "nothing"), None, "no file matches nothing/**"),
-        (SPEC, "it.py", "transformations/it.py: definitions in Python are not supported"),
-        (SPEC, "it.txt", "transformations/it.txt: not a file of SQL"),
+        (SPEC, "it.txt", "transformations/it.txt: a project has files of SQL (.sql) and of Python (.py)"),
     ],
 )
 def test_projects_that_are_refused(project: Path, spec: str, file: str | None, why: str) -> None:
@@ -240,8 +239,11 @@ def test_files_are_those_that_spark_finds(project: Path) -> None:
     (folder / "b.sql").write_text("")
     (project / "outside.sql").write_text("")
     (project / "spark-pipeline.yml").write_text(SPEC + "  - glob:\n      include: outside.sql\n")
-    _, files = read_project(project / "spark-pipeline.yml")
-    assert [file.path for file in files] == ["transformations/b.sql", "transformations/deep/views.sql", "outside.sql"]
+    (folder / "c.py").write_text("")
+    found = read_project(project / "spark-pipeline.yml")
+    paths = ["transformations/b.sql", "transformations/deep/views.sql", "outside.sql"]
+    assert [file.path for file in found.files] == paths
+    assert found.scripts == [Path("transformations/c.py")]
 
 
 def test_a_project_that_init_makes_can_be_planned(

@@ -16,7 +16,7 @@ from workers.connectors.delta_files import Files
 from workers.connectors.folder_files import listed
 from workers.connectors.in_place import folder_in
 from workers.connectors.parquet_rows import DataFile, read_rows
-from workers.connectors.places import check_place
+from workers.connectors.places import check_place, check_roots
 from workers.connectors.port import RefusedTableError
 
 
@@ -46,6 +46,22 @@ def test_the_whole_machine_is_no_place_for_a_table() -> None:
     for location in ("/", "/tmp/..", "/proc/self/root"):
         with pytest.raises(ValueError, match="whole machine"):
             check_place(DeltaPlace(location=location))
+
+
+def test_i13_no_link_leads_out_of_the_permitted_places(tmp_path: Path) -> None:
+    roots = [str(tmp_path / "lake"), "s3://bucket"]
+    for name in ("lake/sales", "lakes", "mounted"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "lake/out").symlink_to(tmp_path / "lakes")
+    (tmp_path / "lake/in").symlink_to(tmp_path / "lake/sales")
+    (tmp_path / "link").symlink_to(tmp_path / "mounted")
+    for name in ("lake", "lake/sales", "lake/new/table", "lake/in/table"):
+        check_roots({"location": str(tmp_path / name)}, roots)
+    check_roots({"location": str(tmp_path / "mounted/a")}, [str(tmp_path / "link")])
+    check_roots({"location": str(tmp_path / "lake/out/a")}, None)
+    for name in ("lake/out", "lake/out/table", "lake/in/../../lakes"):
+        with pytest.raises(ValueError, match="leads out of the permitted places"):
+            check_roots({"location": str(tmp_path / name)}, roots)
 
 
 def test_a_name_that_is_no_text_is_left_out(tmp_path: Path) -> None:
