@@ -64,6 +64,21 @@ class Dialect(RisingWave):
             SqlToken.DARROW: _json(exp.JSONExtractScalar),
         }
 
+        def _parse_statement(self) -> exp.Expr | None:
+            # sqlglot reads `TABLE t` as a query from 30.30 on.
+            return self._parse_select() if self._is_table() else super()._parse_statement()
+
+        def _parse_select_query(self, *given: bool, **named: bool) -> exp.Expr | None:
+            if not self._is_table():
+                return super()._parse_select_query(*given, **named)
+            self._advance()
+            table = self._parse_table_parts() or self.raise_error("a table is expected")
+            query = exp.select("*").from_(cast("exp.Table", table), copy=False)
+            return self._parse_set_operations(self._parse_query_modifiers(query))
+
+        def _is_table(self) -> bool:
+            return self._curr.token_type is SqlToken.TABLE and self._next.token_type is not SqlToken.L_PAREN
+
         def _parse_interval(
             self,
             require_interval: bool = True,  # noqa: FBT001, FBT002 - sqlglot's signature
