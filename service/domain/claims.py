@@ -12,6 +12,8 @@ LEEWAY: Final = timedelta(seconds=30)
 """How far the clocks of the issuer and of this service may differ."""
 SUBJECT_MAX: Final = 255
 """The limit of OpenID Connect."""
+_INSTANT_MAX: Final = 1e15
+"""No token lives for 30 million years. JSON has integers that are larger than any float, and Infinity."""
 _LOOPBACK: Final = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 
@@ -59,7 +61,7 @@ def bearer(claims: Mapping[str, Any], rules: OidcRules, *, now: datetime) -> tup
     meant = audience == rules.audience or (isinstance(audience, list) and rules.audience in audience)
     if claims.get("iss") != rules.issuer or not meant or not _current(claims, now):
         return None
-    if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_MAX:
+    if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_MAX or not subject.isprintable():
         return None
     found = {rules.roles[value] for value in _values(claims, rules.role_claim) if value in rules.roles}
     return (subject, max(found, key=PEOPLE.index)) if found else None
@@ -68,14 +70,14 @@ def bearer(claims: Mapping[str, Any], rules: OidcRules, *, now: datetime) -> tup
 def _current(claims: Mapping[str, Any], now: datetime) -> bool:
     """Return whether a token is valid by its times. It has to expire."""
     ends, begins = claims.get("exp"), claims.get("nbf", 0)
-    if not _is_number(ends) or not _is_number(begins):
+    if not _is_instant(ends) or not _is_instant(begins):
         return False
     leeway, at = LEEWAY.total_seconds(), now.timestamp()
     return cast("float", begins) - leeway <= at < cast("float", ends) + leeway
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_instant(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _INSTANT_MAX
 
 
 def _values(claims: Mapping[str, Any], name: str) -> Sequence[str]:

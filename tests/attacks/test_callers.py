@@ -3,12 +3,15 @@
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
+from deltalake import write_deltalake
 
 from tests.support.bystander import Bystander
+from tests.support.drops import rows
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
@@ -16,6 +19,8 @@ pytestmark = pytest.mark.e2e
 FLOOD = (
     "do $$ begin for n in 1..60000 loop execute format('notify {}, %L', '[\"s' || n || '\",{{}}]'); end loop; end $$"
 )
+SLOTS = 4
+"""Of the worker's Spark."""
 SLOW = "select count(*) from generate_series(1, 1000000) a, generate_series(1, 1000000) b"
 
 
@@ -101,6 +106,36 @@ def test_s4_slow_queries_of_one_caller_fail_none_of_another(service: Service, by
             answer = quick.post("/v1/sql", json={"sql": "SELECT 1"})
             assert answer.status_code == 200, answer.text
         assert {call.result().status_code for call in busy} <= {422, 503}
+
+
+ENDLESS = (
+    "SELECT a.city, count(*) FROM large a JOIN large b ON b.city = a.city JOIN large c ON c.city = b.city"
+    " WHERE a.id + b.id + c.id <> 7 GROUP BY a.city"
+)
+
+
+def test_s4_endless_queries_over_a_lake_leave_the_worker_to_others(
+    service: Service, bystander: Bystander, tmp_path: Path
+) -> None:
+    """Each one took a slot of Spark for ever, although its caller had been told that it took too long."""
+    write_deltalake(tmp_path / "large", rows(1, 20_000))
+    service.run(
+        f"CREATE TABLE large (*, PRIMARY KEY (id)) WITH (connector = 'deltalake', location = '{tmp_path}/large')"
+    )
+    body = {"sql": ENDLESS, "session": {"statement_timeout": "1500"}}
+    with token(service, "slow", "viewer") as slow, token(service, "quick", "viewer") as quick, bystander.unharmed():
+        for _ in range(SLOTS + 1):
+            answer = slow.post("/v1/sql", json=body)
+            assert answer.status_code == 422, answer.text
+            assert "canceling statement due to statement timeout after 1500 ms" in answer.text
+        with ThreadPoolExecutor(1) as beside:
+            long = beside.submit(slow.post, "/v1/sql", json={**body, "session": {"statement_timeout": "12000"}})
+            for _ in range(3):
+                answer = quick.post("/v1/sql", json={"sql": "SELECT count(*) FROM large"})
+                assert answer.json()["rows"] == [[20_000]], answer.text
+            assert not long.done(), "queries of two callers run at once"
+            service.run("CREATE MATERIALIZED VIEW counted AS SELECT city, count(*) AS n FROM large GROUP BY city")
+            assert long.result().status_code == 422
 
 
 def _running(service: Service) -> int:

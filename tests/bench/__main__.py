@@ -79,7 +79,7 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
         "cdc": lambda: following(service, options.repeat),
         "stages": lambda: stages(service, tables, options.rows, options.repeat),
         "replicas": lambda: replicas(service),
-        "lake": lambda: lake(service, options.rows),
+        "lake": lambda: lake(service, tables, options.rows),
     }
     sections: list[Section] = []
     complete = True

@@ -104,8 +104,8 @@ def jdbc_copy(service: Service, table: Table) -> float:
 def jdbc_query(service: Service, query: str, tables: Mapping[str, tuple[str, int]], target: str) -> float:
     """Compute a query by one-shot Spark SQL over JDBC; return its seconds without the session's start.
 
-    `tables` gives a plain table and its largest `id` for each name in the query. Raises NotMeasuredError where the
-    driver cannot be fetched.
+    `tables` gives a plain table and its largest `id` for each name in the query. `target` is a table, or an absolute
+    path for Parquet files. Raises NotMeasuredError where the driver cannot be fetched.
     """
     sources = {name: {"source": source, "rows": rows} for name, (source, rows) in tables.items()}
     said = in_a_process(JDBC, {"url": service.database_url(), "query": query, "tables": sources, "target": target})

@@ -25,7 +25,8 @@ TASKS: Final = 2
 
 
 def compute(spark: SparkSession, task: dict[str, Any]) -> float:
-    """Write what `query` answers over `tables` into the table `target`; return the seconds.
+    """Write what `query` answers over `tables` into the table or the folder of Parquet files `target`; return the
+    seconds.
 
     `tables` are plain ones with a bigint key `id` from 0 to `rows`, by the names that the query has for them. A missing
     target is created.
@@ -47,7 +48,10 @@ def compute(spark: SparkSession, task: dict[str, Any]) -> float:
             .createOrReplaceTempView(name)
         )
     rows = spark.sql(task["query"])
-    rows.write.format("jdbc").options(**options, dbtable=task["target"], batchsize=10_000).mode("append").save()
+    if task["target"].startswith("/"):
+        rows.write.parquet(task["target"])
+    else:
+        rows.write.format("jdbc").options(**options, dbtable=task["target"], batchsize=10_000).mode("append").save()
     return monotonic() - began
 
 

@@ -1,5 +1,8 @@
-"""Views in Delta tables over Delta tables, beside one plain Spark job that computes the same from the same files."""
+"""Views in Delta tables over Delta tables and over a table in Postgres, beside plain Spark that computes the same from
+the same rows, and beside a MERGE that somebody writes by hand.
+"""
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -11,12 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from tests.bench.baselines import in_a_process
+from tests.bench.baselines import NotMeasuredError, in_a_process, jdbc_query
 from tests.bench.clock import monotonic
 from tests.bench.figures import Figure, Section, Target, ratio
 from tests.bench.idle import used_by
+from tests.bench.memory import Memory, peak_of, peaks_of
+from tests.bench.tables import Table, Tables
 from tests.support.mirrored_lake import FED
 from tests.support.service import Service
+from tests.support.spark_lake import SparkWriter
 from tests.support.waiting import until
 
 PLAIN: Final = (sys.executable, "-m", "tests.bench.parquet_query")
@@ -32,14 +38,48 @@ QUERIES: Final = {
 }
 
 
-def lake(service: Service, sizes: list[int]) -> list[Section]:
-    """Measure tables of several sizes: history, then one epoch of changes."""
+COMPUTED: Final = "SELECT id, customer, amount * 2 AS amount, created FROM {}"
+
+
+def lake(service: Service, tables: Tables, sizes: list[int]) -> list[Section]:
+    """Measure tables of several sizes: history, then one epoch of changes, and what that takes of memory."""
     sections: list[Section] = []
+    peaks: list[Figure] = []
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="tidefill-bench-") as folder:
-            figures = tuple(_measured(service, rows, Path(folder)))
-        sections.append(Section(f"From Delta to Delta, {rows:,} facts", figures))
-    return sections
+            with Memory(service) as memory:
+                figures = _measured(service, rows, Path(folder))
+            peaks.append(peak_of(rows, [memory]))
+            sections.append(Section(f"From Delta to Delta, {rows:,} facts", tuple(figures)))
+            computed = tuple(_from_postgres(service, tables.of(rows), Path(folder)))
+            sections.append(Section(f"From Postgres to Delta, {rows:,} rows with a computed column", computed))
+    return [*sections, peaks_of(peaks)]
+
+
+def _from_postgres(service: Service, table: Table, folder: Path) -> list[Figure]:
+    began = monotonic()
+    place = f"USING delta LOCATION '{folder / 'computed'}' WITH (commit_interval = '1 s')"
+    text = COMPUTED.replace("amount * 2", "(amount * 2)::numeric(14, 2)").format(table.name)
+    service.run(f"CREATE MATERIALIZED VIEW computed {place} AS {text}")
+    seconds = monotonic() - began
+    service.run("DROP MATERIALIZED VIEW computed")
+    with service.store() as store:
+        store.execute("drop schema if exists bench cascade; create schema bench")
+        store.execute(f"create table bench.facts as select * from {table.name}".encode())
+        store.execute("alter table bench.facts add primary key (id)")
+        store.execute("analyze bench.facts")
+    told, missing = None, ""
+    try:
+        told = jdbc_query(service, COMPUTED.format("f"), {"f": ("bench.facts", table.rows)}, str(folder / "jdbc"))
+    except NotMeasuredError as error:
+        missing = str(error)
+    with service.store() as store:
+        store.execute("drop schema bench cascade")
+    return [
+        Figure("history", table.rows / seconds, "rows/s"),
+        Figure("... plain Spark, JDBC to Parquet", told and table.rows / told, "rows/s", note=missing),
+        Figure("... as a share of it", told and ratio(told, seconds), "", Target(">=", 1.0)),
+    ]
 
 
 def _measured(service: Service, rows: int, folder: Path) -> list[Figure]:
@@ -74,6 +114,7 @@ def _epoch(service: Service, folder: Path, rows: int, plain: Mapping[str, Mappin
     """Change some facts and some dims, and measure until both views have it."""
     assert service.process is not None
     versions = {name: DeltaTable(folder / f"{name}_view").version() for name in QUERIES}
+    shutil.copytree(folder / "join_view", folder / "merged")
     before, began = used_by(service.worker_pid()), monotonic()
     every = max(rows // CHANGED_FACTS, 1)
     DeltaTable(folder / "facts").update(updates={"amount": "amount + 1"}, predicate=f"id % {every} = 0")
@@ -97,6 +138,32 @@ def _epoch(service: Service, folder: Path, rows: int, plain: Mapping[str, Mappin
         Figure("10,000 changed facts and 100 changed dims, until both views have them", seconds, "s"),
         Figure("... processor time of the worker", used, "s", note=f"{committed - began:.1f} s took the two commits"),
         Figure("... as a share of computing both anew", ratio(used, again), "", Target("<=", 0.2)),
+        *_by_hand(folder, versions["join"], used),
+    ]
+
+
+def _by_hand(folder: Path, version: int, used: float) -> list[Figure]:
+    """Bring the rows that changed in the join into a copy of it as it was, by a MERGE of Spark that is warm."""
+    feed = pa.table(DeltaTable(folder / "join_view").load_cdf(starting_version=version + 1).read_all())
+    came = feed.filter(pc.is_in(feed["_change_type"], pa.array(["insert", "update_postimage"])))
+    rows = came.sort_by([("_commit_version", "ascending")]).group_by("id", use_threads=False).aggregate(
+        [("amount", "last"), ("name", "last")]
+    ).rename_columns(["id", "amount", "name"])  # fmt: skip
+    writer = SparkWriter.start()
+    try:
+        writer.upsert(folder / "merged", rows.slice(0, 10), ["id"])
+        before, began = used_by(writer.process.pid), monotonic()
+        writer.upsert(folder / "merged", rows, ["id"])
+        seconds, after = monotonic() - began, used_by(writer.process.pid)
+    except (AssertionError, OSError):
+        return [Figure("a MERGE of the join's rows by hand", None, "", note="Delta's jars could not be fetched")]
+    finally:
+        writer.stop()
+    by_hand = sum(one - before.get(pid, 0) for pid, one in after.items())
+    return [
+        Figure("... a MERGE of the join's rows by hand, one task", seconds, "s", note=f"{rows.num_rows:,} rows"),
+        Figure("... its processor time", by_hand, "s"),
+        Figure("... of both views, as a multiple of that of this MERGE", ratio(used, by_hand), "x"),
     ]
 
 

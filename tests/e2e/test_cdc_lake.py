@@ -80,7 +80,9 @@ def test_a_followed_table_lies_in_a_lake(service: Service, external: External, t
     assert not [*(folder / "_tidefill").iterdir()]
 
 
-def test_its_history_is_limited_paused_rescaled_and_dropped(service: Service, external: External, tmp_path: Path) -> None:
+def test_its_history_is_limited_paused_rescaled_and_dropped(
+    service: Service, external: External, tmp_path: Path
+) -> None:
     folder = tmp_path / "items"
     external.run(ITEMS, FILL.format(rows=20_000))
     service.run(source(external))

@@ -2,9 +2,11 @@
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from workers.runners.failure import explain
 from workers.spark.bounded import bounded_jobs
+from workers.spark.killable import killable
 from workers.state_store.port import TooSlowError
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -18,6 +20,20 @@ def test_n4_a_job_that_takes_too_long_is_cancelled_by_its_own_fault(spark: Spark
     assert explain(caught.value)[0], "the graph would try again for ever"
     with bounded_jobs(spark, 30_000, 60.0):
         assert spark.sql("select 1").collect()[0][0] == 1
+
+
+def test_i13_a_join_that_is_cancelled_leaves_its_slot(spark: SparkSession) -> None:
+    """Spark looks whether a task is killed when it reads a row, and each of these meets 44 million others."""
+    slots = spark.sparkContext.defaultParallelism * 2
+    one, *others = (spark.range(20_000, numPartitions=1).selectExpr(f"id % 3 as {name}") for name in "abc")
+    met = killable(one)
+    for name, other in zip("bc", others, strict=True):
+        met = killable(met.join(killable(other), F.expr(f"a = {name}")))
+    for _ in range(slots):
+        with pytest.raises(TooSlowError), bounded_jobs(spark, 500, 0.5):
+            met.groupBy("a").count().collect()
+    with bounded_jobs(spark, 30_000, 30.0):
+        assert spark.range(0, 8, 1, slots).where("id > 1").count() == 6
 
 
 def test_another_error_stays_what_it_is(spark: SparkSession) -> None:

@@ -61,6 +61,11 @@ class SparkWriter:
             " when not matched then insert * when not matched by source then delete",
         )
 
+    def upsert(self, table: Path, rows: pa.Table, key: Sequence[str]) -> None:
+        """Change or insert rows, by one MERGE."""
+        merge = f"merge into delta.`{table}` t using rows s on {_same(key)}"
+        self._run(rows, f"{merge} when matched then update set * when not matched then insert *")
+
     def replace(self, table: Path, gone: str, come: pa.Table) -> None:
         """Delete rows by a condition, and append others."""
         place = f"delta.`{table}`"

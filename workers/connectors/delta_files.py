@@ -4,11 +4,13 @@ Both are one file system of Arrow, with the credentials that `delta_table` has. 
 object store has no folders and no renaming, and shows an object when it is whole.
 """
 
+import os
 import re
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -77,15 +79,21 @@ class Files:
     """The files of one table."""
 
     system: pa_fs.FileSystem
-    in_store: bool
+    root: str | None
+    """The folder, None in an object store."""
+
+    @property
+    def in_store(self) -> bool:
+        """Whether they are in an object store."""
+        return self.root is None
 
     @classmethod
     def of(cls, place: DeltaPlace) -> "Files":
         """Return the files of a table. Nothing is reached yet."""
         store = place.store
         if store is None:
-            return cls(pa_fs.SubTreeFileSystem(place.location, pa_fs.LocalFileSystem()), in_store=False)
-        return cls(pa_fs.SubTreeFileSystem(place.location.removeprefix("s3://"), _object_store(store)), in_store=True)
+            return cls(pa_fs.SubTreeFileSystem(place.location, pa_fs.LocalFileSystem()), place.location)
+        return cls(pa_fs.SubTreeFileSystem(place.location.removeprefix("s3://"), _object_store(store)), None)
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, in order; none if there is no folder."""
@@ -113,14 +121,28 @@ class Files:
         modified = info.mtime_ns or 0
         return Stamp(info.size or 0, modified // 10**9 * 10**9 if self.in_store else modified)
 
+    def opened(self, path: str) -> pa.NativeFile:
+        """Open a file to read it. Raises OSError, also for what is no file or lies elsewhere (I13).
+
+        A path of a table's log, and a link, may lead anywhere; and nothing ever comes out of a FIFO.
+        """
+        if self.root is not None:
+            real = Path(os.path.realpath(f"{self.root}/{path}"))
+            if not real.is_relative_to(os.path.realpath(self.root)):
+                raise PermissionError(f'"{path}" leads out of {self.root}')
+            if not stat.S_ISREG(real.stat().st_mode):
+                raise PermissionError(f'"{path}" in {self.root} is no file')
+        return self.system.open_input_file(path)
+
     def read(self, path: str) -> bytes:
-        """Return the content of a file."""
-        with self.system.open_input_file(path) as file:
+        """Return the content of a file. Raises as `opened` does."""
+        with self.opened(path) as file:
             return file.read()
 
     def table(self, path: str) -> pa.Table:
-        """Return the rows of a Parquet file."""
-        return pq.read_table(path, filesystem=self.system, partitioning=None)
+        """Return the rows of a Parquet file. Raises as `opened` does."""
+        with self.opened(path) as file:
+            return pq.read_table(file, partitioning=None)
 
     def make_folders(self, path: str) -> None:
         """Make the folders of a file. Not that of the table: a target that is away would be made anew, and hidden when

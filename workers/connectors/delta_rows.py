@@ -141,7 +141,7 @@ def _changed_rows(files: Files, commit: Commit) -> int:
     """Return how many rows the files have from which the changes of a commit follow."""
     count = 0
     for one in commit.changes or (*commit.added, *commit.removed):
-        with suppress(FileNotFoundError), files.system.open_input_file(one.path) as opened_file:
+        with suppress(FileNotFoundError), files.opened(one.path) as opened_file:
             count += pq.ParquetFile(opened_file).metadata.num_rows
     return count
 

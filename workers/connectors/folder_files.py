@@ -120,7 +120,7 @@ def footer_of(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
     """Return what a file is. Raises UnfinishedFileError, and OSError if its storage is away."""
     files = Files.of(place)
     try:
-        with files.system.open_input_file(path) as opened:
+        with files.opened(path) as opened:
             text = _footer_text(opened)
         after = files.stamp(path)
     except FileNotFoundError:

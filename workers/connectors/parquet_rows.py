@@ -157,7 +157,7 @@ def read_rows(
     with _read(one.path):
         if one.stamp is not None and files.stamp(one.path) != one.stamp:
             raise RefusedTableError(f'file "{one.path}" has changed since it was first read')
-        with files.system.open_input_file(one.path) as opened_file:
+        with files.opened(one.path) as opened_file:
             parquet = pq.ParquetFile(opened_file, coerce_int96_timestamp_unit="us")
             there = set(parquet.schema_arrow.names)
             names = [name for name in (*(column.name for column in relation.columns), *more) if name in there]

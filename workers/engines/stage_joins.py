@@ -15,6 +15,7 @@ from service.protocol.stage import Condition, Join, JoinKind
 from service.protocol.stage_spark import may_follow
 from workers.backfill.stages import BoundStage
 from workers.queries.stage_spark import all_of
+from workers.spark.killable import killable
 from workers.state_store.port import VNODE
 
 _HOW = {JoinKind.INNER: "inner", JoinKind.LEFT: "left", JoinKind.SEMI: "leftsemi", JoinKind.ANTI: "leftanti"}
@@ -59,7 +60,7 @@ class StageJoins:
     ) -> DataFrame:
         alone = [on for on in conditions if {first}.issuperset(on.inputs)]
         pending = [on for on in conditions if on not in alone]
-        rows, placed, left = rows.where(_all(alone)), {first}, list(others)
+        rows, placed, left = killable(rows.where(_all(alone))), {first}, list(others)
         single = {one.alias for one in self.bound.stage.inputs if one.single}
         while left:
             alias = next((one for one in left if may_follow(one, placed, single, pending)), left[0])
@@ -67,12 +68,12 @@ class StageJoins:
             placed.add(alias)
             here = [on for on in pending if placed.issuperset(on.inputs)]
             pending = [on for on in pending if on not in here]
-            other = others[alias]
+            other = killable(others[alias])
             if alias in self.small:
                 other = F.broadcast(other)
             elif few:
                 rows = F.broadcast(rows)
-            rows = rows.join(other, _all(here), "inner")
+            rows = killable(rows.join(other, _all(here), "inner"))
         assert not pending, pending
         return rows
 

@@ -1,9 +1,10 @@
 """Answer the service's requests outside the barrier sequence (`service.protocol.request`)."""
 
+import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import Generation
@@ -29,6 +30,7 @@ from workers.rpc.verify import verify
 from workers.runners.failure import explain
 from workers.state_store.port import VersionedStore
 
+_RAISED: Final = re.compile(r"^[\w.]+(?:Error|Exception): .*$", re.MULTILINE)
 Computed = TypeVar("Computed", Verify, Select)
 
 
@@ -55,9 +57,15 @@ def answer(
     except MovedError as error:
         return Rejected(id=request.id, error=str(error), again=True)
     except PySparkException as error:
-        return Rejected(id=request.id, error=error.getMessage() or explain(error)[1])
+        return Rejected(id=request.id, error=_said(error))
     except Exception as error:  # noqa: BLE001 - the service must learn of any error
         return Rejected(id=request.id, error=explain(error)[1])
+
+
+def _said(error: PySparkException) -> str:
+    """Return the message. A task's is the last line of its traceback, which names paths of this machine."""
+    raised = _RAISED.findall(str(error)) if isinstance(error, PythonException) else []
+    return raised[-1] if raised else error.getMessage() or explain(error)[1]
 
 
 def _computed(

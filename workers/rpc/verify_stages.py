@@ -31,7 +31,7 @@ from workers.spark.frames import spark_schema
 from workers.state_store.port import LIVE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
-PARTITIONS = "32"
+PARTITIONS = 32
 """Of an exchange, which spills to disk what a task cannot hold."""
 
 
@@ -45,11 +45,11 @@ def staged(
 ) -> DataFrame:
     """Return the rows that the view should hold, those of the vnodes of `blocks` alone.
 
-    So many `tasks` read each relation; None is as many as Spark has slots.
+    So many `tasks` read each relation and take the rows of an exchange. None: as many read as Spark has slots.
     """
     session = spark.newSession()
-    tasks = session.sparkContext.defaultParallelism if tasks is None else tasks
-    session.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
+    session.conf.set("spark.sql.shuffle.partitions", str(tasks or PARTITIONS))
+    tasks = tasks or session.sparkContext.defaultParallelism
     made: dict[RelationId, DataFrame] = {}
     for one in request.stages:
         frame = _Evaluation(session, store, request, one, made, tasks).frame()

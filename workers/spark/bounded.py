@@ -39,6 +39,7 @@ def bounded_jobs(spark: SparkSession, limit_ms: int, seconds: float | None) -> G
             context.cancelJobsWithTag(tag)
             wait = _AGAIN_SECONDS
 
+    context.setInterruptOnCancel(True)
     context.addJobTag(tag)
     threading.Thread(target=watch, name="bounded-jobs", daemon=True).start()
     try:
@@ -50,3 +51,4 @@ def bounded_jobs(spark: SparkSession, limit_ms: int, seconds: float | None) -> G
     finally:
         over.set()
         context.removeJobTag(tag)
+        context.setInterruptOnCancel(False)

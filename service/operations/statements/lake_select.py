@@ -33,6 +33,8 @@ from service.sql.statements.lake_query import LakeQuery, lake_query
 from service.sql.statements.select import Select
 from service.sql.statements.views import CreateMaterializedView
 
+ANSWERED: Final = timedelta(seconds=3)
+"""The worker ends a query in time. This is for its answer."""
 BYTES_MAX: Final = 8 << 20
 """The largest result, in bytes of its texts. It passes through the meta store."""
 
@@ -99,7 +101,7 @@ async def _computed(
             bytes_max=BYTES_MAX,
             timeout_ms=timeout_ms,
         )
-        answer = await turn.ask(request, limit=timedelta(milliseconds=timeout_ms))
+        answer = await turn.ask(request, limit=timedelta(milliseconds=timeout_ms) + ANSWERED)
     assert isinstance(answer, Selected), answer
     return answer.rows
 

@@ -441,8 +441,8 @@ def test_a_file_that_changes_while_it_is_looked_at_is_looked_at_again(tmp_path: 
 def test_times_of_objects_are_as_exact_as_all_answers_of_a_store_say_them() -> None:
     info = pa_fs.FileInfo("a", pa_fs.FileType.File, mtime_ns=1_700_000_000_123_456_789, size=5)
     local = pa_fs.LocalFileSystem()
-    assert Files(local, in_store=False).stamp_of(info) == Stamp(5, 1_700_000_000_123_456_789)
-    assert Files(local, in_store=True).stamp_of(info) == Stamp(5, 1_700_000_000_000_000_000)
+    assert Files(local, "").stamp_of(info) == Stamp(5, 1_700_000_000_123_456_789)
+    assert Files(local, None).stamp_of(info) == Stamp(5, 1_700_000_000_000_000_000)
 
 
 def test_files_of_delta_tables_below_are_left_to_them(tmp_path: Path) -> None:

@@ -64,6 +64,28 @@ def test_i13_no_link_leads_out_of_the_permitted_places(tmp_path: Path) -> None:
             check_roots({"location": str(tmp_path / name)}, roots)
 
 
+def test_i13_no_file_of_a_table_is_read_from_elsewhere(tmp_path: Path) -> None:
+    table, secret = tmp_path / "table", drop(tmp_path / "secret.parquet", rows(1, 3))
+    inside = drop(table / "a.parquet", rows(1, 3))
+    (table / "link.parquet").symlink_to(secret)
+    (table / "folder").symlink_to(tmp_path)
+    (table / "same.parquet").symlink_to(inside)
+    os.mkfifo(table / "fifo.parquet")
+    linked = tmp_path / "linked"
+    linked.symlink_to(table)
+    for location in (table, linked):
+        files = Files.of(DeltaPlace(location=str(location)))
+        assert files.read("a.parquet") == files.read("same.parquet") == inside.read_bytes()
+        assert files.table("a.parquet").num_rows == 3
+        for path in ("link.parquet", "folder/secret.parquet", "../secret.parquet", "x/../../secret.parquet"):
+            with pytest.raises(PermissionError, match="leads out of"):
+                files.opened(path)
+        with pytest.raises(PermissionError, match="is no file"):
+            files.opened("fifo.parquet")
+        with pytest.raises(FileNotFoundError):
+            files.opened("gone.parquet")
+
+
 def test_a_name_that_is_no_text_is_left_out(tmp_path: Path) -> None:
     at = tmp_path / "drop"
     drop(at / "a.parquet", rows(1, 3))
