@@ -23,9 +23,10 @@ _SOCKETS_IN_BYTES: Final = 106 - len("/.sock") - 37
 """Maximum length of the socket directory's path. Java accepts socket paths of 106 bytes, and each socket's file name is
 a full stop, a UUID and `.sock`.
 """
-_NO_RULES: Final = ("ReorderAssociativeOperator", "PruneFilters", "PropagateEmptyRelation")
+_NO_RULES: Final = ("ReorderAssociativeOperator", "PruneFilters", "PropagateEmptyRelation", "ReorderJoin")
 """Rules that Spark's optimizer leaves out. `a + (b + 1)` stays as it is written: in another order a sum may not fit its
-type. And history is read even if no row can count, because its readers tell how far they came.
+type. And history is read even if no row can count, because its readers tell how far they came. Joins stay in the order
+that was chosen for them, because Spark would take what lets a task end (`workers.spark.killable`) out of them.
 """
 CONF: Final[Mapping[str, str]] = {
     # Loopback TCP buffers hold many more rows in flight than fit a slice. Unix domain sockets cut the flush to a
