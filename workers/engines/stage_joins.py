@@ -97,8 +97,8 @@ class StageJoins:
         elif self.keep is not None:
             # Spark can send only the right side of such a join to all tasks. So the group is reduced first.
             rows = self.keep(rows)
-            group = group.join(F.broadcast(rows), _all(on), "leftsemi")
-        return rows.join(group, _all(on), _HOW[join.kind])
+            group = killable(group.join(F.broadcast(rows), _all(on), "leftsemi"))
+        return killable(rows.join(group, _all(on), _HOW[join.kind]))
 
 
 def _all(conditions: Sequence[Condition]) -> Column:

@@ -49,6 +49,8 @@ def staged(
     """
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", str(tasks or PARTITIONS))
+    # Spark takes what a task of Python returns for as small as what it was given: a number.
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     tasks = tasks or session.sparkContext.defaultParallelism
     made: dict[RelationId, DataFrame] = {}
     for one in request.stages:
