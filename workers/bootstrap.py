@@ -26,12 +26,14 @@ from workers.connectors.in_place import PlacedStore
 from workers.graph import SCANS_AT_ONCE, GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError
 from workers.rpc.answer import answer
+from workers.rpc.apart import Apart
 from workers.rpc.warm_up import warm
 from workers.runners.failure import EXHAUSTED, JobFailedError, explain
 from workers.runners.kinds import joins_of
 from workers.runners.port import Stores
 from workers.settings import Settings, read_settings
-from workers.spark.session import Session, start
+from workers.spark.gateway import JAVA_OPTIONS
+from workers.spark.session import CONF, Session, start
 from workers.state_store.dml import DmlStore
 from workers.state_store.port import StatementBrokeError
 from workers.state_store.postgres import PostgresStore
@@ -41,6 +43,8 @@ log = structlog.get_logger("worker")
 
 _OUTSIDE_GENERATIONS = Generation(0)
 """The generation of sessions that answer requests. They only read a pinned epoch, so no recovery has to fence them."""
+QUERY_MEMORY = "768m"
+"""The heap of a process that computes queries."""
 _JVM_SECONDS = 0.5
 """How long to wait after an error for the JVM to exit. A dying JVM closes its connections a moment before it exits."""
 
@@ -96,11 +100,12 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         store = PostgresStore(url, barrier.graph, barrier.generation, stage_timeout_ms=limit)
         return Stores(PlacedStore(store), DmlStore(dml_url, barrier.graph, barrier.generation), store, limit)
 
-    def respond(request: Request) -> Response | None:
-        def reader(question: Verify | Select) -> PlacedStore:
-            return PlacedStore(PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id))
+    apart = Apart(partial(_computing_queries, settings, max(session.parallelism // 2, 1)))
 
-        response = answer(session.spark, reader, client.secret, request, parallelism=session.parallelism)
+    def respond(request: Request) -> Response | None:
+        if isinstance(request, Select):
+            return apart.answer(request)
+        response = answer(session.spark, partial(_reader, url), client.secret, request, parallelism=session.parallelism)
         return None if isinstance(response, Rejected) and session.lost(_JVM_SECONDS) else response
 
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
@@ -122,6 +127,28 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         failed,
     )
     return agent
+
+
+def _reader(url: str, question: Verify | Select) -> PlacedStore:
+    return PlacedStore(PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id))
+
+
+def _computing_queries(settings: Settings, slots: int) -> Callable[[Select], Response]:
+    """Start Spark in a process that computes queries, on this machine: their memory is bounded, and theirs alone."""
+    _configure_log(settings)
+    url, memory = settings.state_store_url.get_secret_value(), {"spark.driver.memory": QUERY_MEMORY}
+    client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
+    java = settings.spark_conf.get(JAVA_OPTIONS, CONF[JAVA_OPTIONS])
+    options = {JAVA_OPTIONS: f"{java} -XX:+ExitOnOutOfMemoryError"}
+    session = start(f"local[{slots}]", {**settings.spark_conf, **memory, **options})
+
+    def computed(question: Select) -> Response:
+        response = answer(session.spark, partial(_reader, url), client.secret, question, parallelism=slots)
+        if isinstance(response, Rejected) and session.lost(_JVM_SECONDS):
+            os._exit(1)
+        return response
+
+    return computed
 
 
 def _executor(

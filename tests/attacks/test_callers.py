@@ -19,8 +19,6 @@ pytestmark = pytest.mark.e2e
 FLOOD = (
     "do $$ begin for n in 1..60000 loop execute format('notify {}, %L', '[\"s' || n || '\",{{}}]'); end loop; end $$"
 )
-SLOTS = 4
-"""Of the worker's Spark."""
 SLOW = "select count(*) from generate_series(1, 1000000) a, generate_series(1, 1000000) b"
 
 
@@ -109,33 +107,44 @@ def test_s4_slow_queries_of_one_caller_fail_none_of_another(service: Service, by
 
 
 ENDLESS = (
-    "SELECT a.city, count(*) FROM large a JOIN large b ON b.city = a.city JOIN large c ON c.city = b.city"
-    " WHERE a.id + b.id + c.id <> 7 GROUP BY a.city"
+    "JOIN large b ON b.city = a.city JOIN large c ON c.city = b.city WHERE a.id + b.id + c.id <> 7",
+    "LEFT JOIN large b ON b.city = a.city LEFT JOIN large c ON c.city = a.city LEFT JOIN large d ON d.city = a.city",
 )
+LARGE = "SELECT city, length(string_agg(repeat(city, 1000000), ',' ORDER BY id)) FROM large GROUP BY city"
+"""It is 60 GB of text."""
 
 
-def test_s4_endless_queries_over_a_lake_leave_the_worker_to_others(
+def endless(number: int) -> str:
+    return f"SELECT a.city, count(*) FROM large a {ENDLESS[number]} GROUP BY a.city"
+
+
+def test_s4_endless_and_large_queries_over_a_lake_leave_the_worker_to_others(
     service: Service, bystander: Bystander, tmp_path: Path
 ) -> None:
-    """Each one took a slot of Spark for ever, although its caller had been told that it took too long."""
+    """Each endless one took a slot of Spark for ever, although its caller had been told that it took too long. A large
+    one ended the worker.
+    """
     write_deltalake(tmp_path / "large", rows(1, 20_000))
     service.run(
         f"CREATE TABLE large (*, PRIMARY KEY (id)) WITH (connector = 'deltalake', location = '{tmp_path}/large')"
     )
-    body = {"sql": ENDLESS, "session": {"statement_timeout": "1500"}}
+    body = {"sql": endless(0), "session": {"statement_timeout": "1500"}}
     with token(service, "slow", "viewer") as slow, token(service, "quick", "viewer") as quick, bystander.unharmed():
-        for _ in range(SLOTS + 1):
-            answer = slow.post("/v1/sql", json=body)
+        worker = service.worker_pid()
+        answer = slow.post("/v1/sql", json={"sql": LARGE})
+        assert "more memory than the process has" in answer.text
+        for number in (0, 1):
+            answer = slow.post("/v1/sql", json={**body, "sql": endless(number)})
             assert answer.status_code == 422, answer.text
             assert "canceling statement due to statement timeout after 1500 ms" in answer.text
         with ThreadPoolExecutor(1) as beside:
-            long = beside.submit(slow.post, "/v1/sql", json={**body, "session": {"statement_timeout": "12000"}})
-            for _ in range(3):
-                answer = quick.post("/v1/sql", json={"sql": "SELECT count(*) FROM large"})
-                assert answer.json()["rows"] == [[20_000]], answer.text
+            long = beside.submit(slow.post, "/v1/sql", json={**body, "session": {"statement_timeout": "10000"}})
+            answer = quick.post("/v1/sql", json={"sql": "SELECT count(*) FROM large"})
+            assert answer.json()["rows"] == [[20_000]], answer.text
             assert not long.done(), "queries of two callers run at once"
             service.run("CREATE MATERIALIZED VIEW counted AS SELECT city, count(*) AS n FROM large GROUP BY city")
             assert long.result().status_code == 422
+        assert service.worker_pid() == worker
 
 
 def _running(service: Service) -> int:

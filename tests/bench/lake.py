@@ -145,7 +145,8 @@ def _epoch(service: Service, folder: Path, rows: int, plain: Mapping[str, Mappin
 def _by_hand(folder: Path, version: int, used: float) -> list[Figure]:
     """Bring the rows that changed in the join into a copy of it as it was, by a MERGE of Spark that is warm."""
     feed = pa.table(DeltaTable(folder / "join_view").load_cdf(starting_version=version + 1).read_all())
-    came = feed.filter(pc.is_in(feed["_change_type"], pa.array(["insert", "update_postimage"])))
+    kinds = pc.cast(feed["_change_type"], pa.string())
+    came = feed.filter(pc.is_in(kinds, pa.array(["insert", "update_postimage"])))
     rows = came.sort_by([("_commit_version", "ascending")]).group_by("id", use_threads=False).aggregate(
         [("amount", "last"), ("name", "last")]
     ).rename_columns(["id", "amount", "name"])  # fmt: skip

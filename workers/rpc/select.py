@@ -1,12 +1,8 @@
-"""Compute a query in Spark, whose rows a user waits for."""
+"""Compute a query in Spark, whose rows a user waits for: in a process of its own (`workers.rpc.apart`)."""
 
-import threading
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
 from service.protocol.columns import ColumnType, TypeName
@@ -17,21 +13,15 @@ from workers.spark.bounded import bounded_jobs
 from workers.state_store.port import TooSlowError, VersionedStore
 from workers.state_store.wire import ticked
 
-AT_ONCE: Final = 2
-"""So many queries are computed at once: as many as the service asks for at once (`Calls.verifications`)."""
-_turns: Final = threading.BoundedSemaphore(AT_ONCE)
-
 
 def select(spark: SparkSession, store: VersionedStore, request: Select, *, parallelism: int) -> Selected:
-    """Return the rows. Raises ValueError for too many rows or bytes, and for a timeout, and Spark's errors.
-
-    A query takes half of the slots of a graph in each of its steps: others are left for the epochs, whatever a user
-    asks. Its time begins now: nobody waits for the answer when it is over.
-    """
-    ends = time.monotonic() + request.timeout_ms / 1000  # noqa: TID251 - how long somebody waits
+    """Return the rows. Raises ValueError for too many rows or bytes, and for a timeout, and Spark's errors."""
+    blocks = blocks_of(request.relation.vnode_count, parallelism)
     try:
-        with _turn(request, ends) as seconds, bounded_jobs(spark, request.timeout_ms, seconds):
-            found = _rows(spark, store, request, parallelism)
+        with bounded_jobs(spark, request.timeout_ms, request.timeout_ms / 1000):
+            frame = staged(spark, store, request, blocks=blocks, tasks=parallelism)
+            texts = [text_of(one.name, one.type).alias(one.name) for one in request.relation.visible]
+            found = frame.select(*texts).limit(request.rows_max + (not request.any_rows)).collect()
     except TooSlowError:
         msg = f"canceling statement due to statement timeout after {request.timeout_ms} ms"
         raise ValueError(msg) from None
@@ -43,28 +33,6 @@ def select(spark: SparkSession, store: VersionedStore, request: Select, *, paral
         msg = f"the result is larger than {request.bytes_max} bytes: select fewer or narrower rows, or read it in Spark"
         raise ValueError(msg)
     return Selected(id=request.id, rows=rows)
-
-
-@contextmanager
-def _turn(request: Select, ends: float) -> Generator[float]:
-    """Wait for a turn, and yield how many seconds are left. Raises TooSlowError."""
-    if not _turns.acquire(timeout=max(_left(ends), 0.0)):
-        raise TooSlowError(request.timeout_ms)
-    try:
-        yield max(_left(ends), 0.0)
-    finally:
-        _turns.release()
-
-
-def _left(ends: float) -> float:
-    return ends - time.monotonic()  # noqa: TID251 - as above
-
-
-def _rows(spark: SparkSession, store: VersionedStore, request: Select, parallelism: int) -> list[Row]:
-    blocks = blocks_of(request.relation.vnode_count, parallelism)
-    frame = staged(spark, store, request, blocks=blocks, tasks=max(parallelism // 2, 1))
-    texts = [text_of(one.name, one.type).alias(one.name) for one in request.relation.visible]
-    return frame.select(*texts).limit(request.rows_max + (not request.any_rows)).collect()
 
 
 def text_of(name: str, kind: ColumnType) -> Any:

@@ -33,8 +33,8 @@ from service.sql.statements.lake_query import LakeQuery, lake_query
 from service.sql.statements.select import Select
 from service.sql.statements.views import CreateMaterializedView
 
-ANSWERED: Final = timedelta(seconds=3)
-"""The worker ends a query in time. This is for its answer."""
+ANSWERED: Final = timedelta(seconds=15)
+"""The worker ends a query in time. This is for its answer, and for the start of the process that computes it."""
 BYTES_MAX: Final = 8 << 20
 """The largest result, in bytes of its texts. It passes through the meta store."""
 

@@ -1,0 +1,127 @@
+"""Queries in processes of their own: whatever becomes of one, the next one is answered."""
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.ids import GraphId, RelationId, RequestId
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.request import Rejected, Response, Select, Selected
+from tests.support.waiting import until
+from workers.rpc.apart import Answer, Apart
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def begin() -> Answer:
+    """Answer with the id of the process, end it, or never answer, as `rows_max` says."""
+
+    def answer(question: Select) -> Response:
+        match question.rows_max:
+            case 1:
+                os._exit(1)
+            case 2:
+                threading.Event().wait()
+            case _:
+                pass
+        return Selected(id=question.id, rows=((str(os.getpid()),),))
+
+    return answer
+
+
+def broken() -> Answer:
+    """Fail to prepare a process."""
+    raise RuntimeError("no Java")
+
+
+def question(what: int = 0, timeout_ms: int = 30_000) -> Select:
+    column = Column(name="c", type=ColumnType.parse("text"))
+    relation = Relation(
+        id=RelationId(1), name="q", kind=RelationKind.MATERIALIZED_VIEW, columns=(column,), key=(KeyColumn(name="c"),)
+    )
+    return Select(
+        id=RequestId(7),
+        graph=GraphId(1),
+        relation=relation,
+        stages=(),
+        epochs={},
+        rows_max=what,
+        any_rows=False,
+        bytes_max=1,
+        timeout_ms=timeout_ms,
+    )
+
+
+def pid(response: Response) -> int:
+    assert isinstance(response, Selected), response
+    return int(str(response.rows[0][0]))
+
+
+def test_i13_a_process_stays_until_a_query_ends_it() -> None:
+    apart = Apart(begin)
+    first = pid(apart.answer(question()))
+    assert pid(apart.answer(question())) == first != os.getpid()
+    ended = apart.answer(question(1))
+    assert isinstance(ended, Rejected)
+    assert "more memory than the process has" in ended.error
+    second = pid(apart.answer(question()))
+    assert second != first
+    late = apart.answer(question(2, timeout_ms=100))
+    assert isinstance(late, Rejected)
+    assert late.error == "canceling statement due to statement timeout after 100 ms"
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)
+    assert pid(apart.answer(question())) not in {first, second}
+
+
+def test_i13_another_query_goes_on_beside_one_that_hangs() -> None:
+    apart = Apart(begin)
+    with ThreadPoolExecutor(2) as calls:
+        hanging = calls.submit(apart.answer, question(2, timeout_ms=4_000))
+        free = pid(apart.answer(question()))
+        waiting = calls.submit(apart.answer, question(2, timeout_ms=4_000))
+        until(apart._free.empty, what="both are taken")  # pyright: ignore[reportPrivateUsage]
+        none = apart.answer(question(timeout_ms=50))
+        assert isinstance(none, Rejected)
+        assert none.error == "canceling statement due to statement timeout after 50 ms"
+        assert isinstance(hanging.result(), Rejected)
+        assert isinstance(waiting.result(), Rejected)
+    assert pid(apart.answer(question())) != free
+
+
+def test_a_process_that_does_not_start_is_told() -> None:
+    apart = Apart(broken)
+    for _ in range(3):
+        answer = apart.answer(question())
+        assert isinstance(answer, Rejected)
+        assert "does not start" in answer.error
+
+
+PROGRAM = """
+from tests.unit.workers.test_apart import begin, pid, question
+from workers.rpc.apart import Apart
+if __name__ == "__main__":
+    apart = Apart(begin)
+    print(pid(apart.answer(question())), flush=True)
+    apart.answer(question(2, timeout_ms=100_000))
+"""
+
+
+def test_a_process_ends_with_its_worker(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, str(tmp_path / "program.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as worker:
+        assert worker.stdout is not None
+        child = int(worker.stdout.readline())
+        worker.kill()
+    until(
+        lambda: not Path(f"/proc/{child}").exists() or "zombie" in Path(f"/proc/{child}/status").read_text(),
+        what="it has ended",
+    )
