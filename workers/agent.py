@@ -7,7 +7,7 @@ first hand its graphs over (`leave`). Next: `workers.graph`.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from service.protocol.api import Registered, Registration
+from service.protocol.api import Gone, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.epoch import NEVER, instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId
@@ -159,12 +159,23 @@ class Agent:
         while not self.stop.is_set():
             taken = {graph: lane.taken for graph, lane in self.lanes.items()}
             barrier = self._keep_trying(partial(self.client.next_barrier, self.registration.worker, taken))
+            if isinstance(barrier, Gone):
+                self._leave(barrier.gone)
+                continue
             if barrier is None:
                 self.lanes = {graph: lane for graph, lane in self.lanes.items() if not lane.over}
                 continue
             lane = self._lane(barrier)
             lane.taken, lane.generation = barrier.curr, barrier.generation
             lane.ended = lane.thread.submit(self._guarded, partial(self._run_barrier, lane.executor, barrier))
+
+    def _leave(self, graphs: Collection[GraphId]) -> None:
+        """Abandon what is computed for graphs that are gone, which may have no end and takes Spark's turn."""
+        for graph in graphs:
+            lane = self.lanes.pop(graph, None)
+            if lane is not None:
+                log.info("lane.left", graph=graph, epoch=lane.taken, generation=lane.generation)
+                lane.leave()
 
     def _lane(self, barrier: Barrier) -> _Lane:
         lane = self.lanes.get(barrier.graph)

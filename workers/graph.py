@@ -231,4 +231,4 @@ class GraphExecutor:
     def _name_jobs(self, epoch: Epoch) -> None:
         """Let the Spark jobs of this thread run in this graph's pool and group."""
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
-        self.spark.sparkContext.setJobGroup(self._group, f"epoch {epoch}")
+        self.spark.sparkContext.setJobGroup(self._group, f"epoch {epoch}", interruptOnCancel=True)

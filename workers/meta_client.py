@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import TypeAdapter
 
-from service.protocol.api import Left, Registered, Registration, SecretValue
+from service.protocol.api import Gone, Left, Registered, Registration, SecretValue
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import Epoch, GraphId, SourceId, WorkerId
@@ -51,13 +51,14 @@ class MetaClient:
         """Say that this worker is about to end. Return whether its graphs run elsewhere, after a wait."""
         return Left.model_validate_json(self._call("POST", f"/workers/{worker}/leaving").content).relieved
 
-    def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
-        """Wait for the next barrier of any graph that is newer than those in `taken`. None when the service had none
-        within its waiting time.
+    def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | Gone | None:
+        """Wait for the next barrier of any graph that is newer than those in `taken`, or until one of these graphs is
+        gone. None when the service had none within its waiting time.
         """
         known = "&".join(f"taken={graph}:{epoch}" for graph, epoch in taken.items())
         answer = self._call("GET", f"/workers/{worker}/barrier?{known}")
-        return Barrier.model_validate_json(answer.content) if answer.content else None
+        adapter: TypeAdapter[Barrier | Gone] = TypeAdapter(Barrier | Gone)
+        return adapter.validate_json(answer.content) if answer.content else None
 
     def answer(self, answer: Collected | Failed) -> bool:
         """Send the answer to a barrier; sending it twice is harmless. False when the barrier's generation is over: the

@@ -5,7 +5,7 @@ The service is the server and a worker long-polls it. Every call is a heartbeat.
 
     POST /internal/v1/workers                  Registration -> Registered
     POST /internal/v1/workers/{id}/leaving     Left, after the wait or as soon as no graph runs on it
-    GET  /internal/v1/workers/{id}/barrier     its next barrier of any graph, none of ?taken=<graph>:<epoch>, or 204
+    GET  /internal/v1/workers/{id}/barrier     its next Barrier, not of ?taken=<graph>:<epoch>; Gone; or 204
     POST /internal/v1/workers/{id}/answers     Answer -> 204; 410 when the worker or its generation is stale
     GET  /internal/v1/workers/{id}/request     the next Request for ?graph=, or 204 after the wait
     POST /internal/v1/workers/{id}/responses   Response -> 204
@@ -19,11 +19,19 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from service.protocol.ids import Bigint, GraphId, WorkerId
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Grows when a message changes so that the other side would misread it. The service refuses a worker of another
 version.
 """
 PARALLELISM_MAX: Final = 1 << 15
+
+
+class Gone(BaseModel):
+    """Graphs of which a worker has taken barriers and that are no more: what it computes for them is for nobody."""
+
+    model_config = ConfigDict(frozen=True)
+
+    gone: tuple[Bigint[GraphId], ...]
 
 
 class Registration(BaseModel):

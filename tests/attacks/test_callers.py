@@ -147,6 +147,19 @@ def test_s4_endless_and_large_queries_over_a_lake_leave_the_worker_to_others(
         assert service.worker_pid() == worker
 
 
+def test_i13_a_view_without_an_end_is_dropped_and_leaves_its_turn(service: Service, tmp_path: Path) -> None:
+    """The worker was told by no barrier that its graph is gone, and kept Spark's turn from every other view."""
+    write_deltalake(tmp_path / "large", rows(1, 20_000))
+    service.run(
+        f"CREATE TABLE large (*, PRIMARY KEY (id)) WITH (connector = 'deltalake', location = '{tmp_path}/large')"
+    )
+    service.run(f"CREATE MATERIALIZED VIEW endless AS {endless(1)}", background_ddl="true")
+    until(lambda: "still computes epoch" in str(service.get("/v1/jobs/endless")), what="it computes", seconds=60)
+    service.run("DROP MATERIALIZED VIEW endless")
+    service.run("CREATE MATERIALIZED VIEW counted AS SELECT city, count(*) AS n FROM large GROUP BY city")
+    assert service.value("SELECT sum(n) FROM counted") == "20000"
+
+
 def _running(service: Service) -> int:
     ((count,),) = service.stored(
         "select count(*) from pg_stat_activity where application_name = 'tidefill-reader' and state = 'active'"

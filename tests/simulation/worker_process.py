@@ -14,7 +14,7 @@ from typing_extensions import override
 from service.domain.errors import Fenced, MetaError
 from service.operations.barriers import worker_calls
 from service.operations.world import World
-from service.protocol.api import Registered, Registration
+from service.protocol.api import Gone, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.dml import DmlLimits, InsertStaged, Statement, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
@@ -103,7 +103,7 @@ class SimulatedClient:
     def register(self, registration: Registration) -> Registered:
         return self._call("register", lambda world: worker_calls.register(world, registration))
 
-    def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
+    def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | Gone | None:
         return self._call("poll", lambda world: worker_calls.next_barrier(world, worker, taken))
 
     def answer(self, answer: Collected | Failed) -> bool:

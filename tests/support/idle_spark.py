@@ -16,10 +16,11 @@ def idle_spark() -> Any:
             cancelJobGroup=_ignored,
             addJobTag=_ignored,
             removeJobTag=_ignored,
+            setInterruptOnCancel=_ignored,
             _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(dagScheduler=lambda: scheduler)),
         )
     )
 
 
-def _ignored(*_: str) -> None:
+def _ignored(*_: object, **__: object) -> None:
     return

@@ -51,4 +51,3 @@ def bounded_jobs(spark: SparkSession, limit_ms: int, seconds: float | None) -> G
     finally:
         over.set()
         context.removeJobTag(tag)
-        context.setInterruptOnCancel(False)

@@ -44,7 +44,9 @@ async def leave(world: Reserved, worker: WorkerId) -> Left:
 
 @router.get("/workers/{worker}/barrier", dependencies=needs(Role.WORKER))
 async def next_barrier(world: Reserved, worker: WorkerId, taken: Taken = ()) -> Response:
-    """Return a barrier that the worker has to answer and has not taken yet; 204 if there is none within the wait."""
+    """Return a barrier that the worker has to answer and has not taken yet, or which graphs of those that it has taken
+    are gone; 204 if there is none within the wait.
+    """
     known = {GraphId(int(graph)): Epoch(int(epoch)) for graph, epoch in (one.split(":") for one in taken)}
     if any(epoch > BIGINT_MAX for epoch in known.values()):
         raise Invalid("taken: no epoch is so large", pointer="taken")

@@ -13,7 +13,7 @@ from service.operations.retrying import retried
 from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.ports.signals import Signals
-from service.protocol.api import VERSION, Left, Registered, Registration
+from service.protocol.api import VERSION, Gone, Left, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, GraphId, WorkerId
 from service.protocol.report import ActorReport, Collected, Failed
@@ -64,9 +64,20 @@ async def leave(world: World, worker: WorkerId) -> Left:
     return Left(relieved=await _poll(world, worker, relieved, world.signals) or False)
 
 
-async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
-    """Wait for a barrier that `worker` has neither taken nor answered. Return None after the wait. Raises Stale."""
-    return await _poll(world, worker, lambda tx: tx.barriers.for_worker(worker, taken), world.workers.barriers)
+async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | Gone | None:
+    """Wait for a barrier that `worker` has neither taken nor answered, or until a graph of `taken` is gone.
+
+    Return None after the wait. Raises Stale.
+    """
+
+    async def find(tx: Transaction) -> Barrier | Gone | None:
+        barrier = await tx.barriers.for_worker(worker, taken)
+        if barrier is not None or not taken:
+            return barrier
+        gone = taken.keys() - (await tx.graphs.states(taken.keys())).keys()
+        return Gone(gone=tuple(sorted(gone))) if gone else None
+
+    return await _poll(world, worker, find, world.workers.barriers)
 
 
 @retried

@@ -7,8 +7,9 @@ import pytest
 
 from service.domain.graph import Abandon, Inject, RollBack
 from service.operations.barriers import worker_calls
-from service.protocol.barrier import BarrierKind
-from service.protocol.ids import WorkerId
+from service.protocol.api import Gone
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import Epoch, GraphId, WorkerId
 from service.protocol.report import Failed
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
@@ -39,7 +40,9 @@ async def test_another_worker_is_asked_after_one_that_failed_the_first_barrier(l
     waited(leader)
     assert await leader.look() == Inject(BarrierKind.INITIAL, WORKER)
     barrier = await worker_calls.next_barrier(leader.world, WORKER, {})
-    assert barrier is not None
+    assert isinstance(barrier, Barrier)
+    gone = await worker_calls.next_barrier(leader.world, WORKER, {barrier.graph: barrier.curr, GraphId(77): Epoch(1)})
+    assert gone == Gone(gone=(GraphId(77),)), "nothing that it computes for another graph is wanted"
     failed = Failed(
         worker=WORKER, graph=barrier.graph, generation=barrier.generation, epoch=barrier.curr, error="no disk"
     )

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from service.protocol.api import Registered, Registration
+from service.protocol.api import Gone, Registered, Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, WorkerId
 from service.protocol.report import Collected, Failed
@@ -42,14 +42,17 @@ class Service:
         self.answered = threading.Event()
         self.leaving, self.relieved, self.silent = threading.Event(), threading.Event(), threading.Event()
         self.away = False
+        self.gone: set[GraphId] = set()
 
     def register(self, _: Registration) -> Registered:
         return Registered(wait_seconds=0, lease_seconds=9, dml_url="")
 
-    def next_barrier(self, _: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
+    def next_barrier(self, _: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | Gone | None:
         done = {(one.graph, one.epoch) for one in self.answers}
-        left = [one for one in self.barriers if (one.graph, one.curr) not in done and taken.get(one.graph) != one.curr]
-        return left[0] if left else None
+        there = [one for one in self.barriers if one.graph not in self.gone]
+        left = [one for one in there if (one.graph, one.curr) not in done and taken.get(one.graph) != one.curr]
+        gone = tuple(graph for graph in taken if graph in self.gone)
+        return left[0] if left else Gone(gone=gone) if gone else None
 
     def answer(self, answer: Collected | Failed) -> bool:
         self.answers.append(answer)
@@ -142,6 +145,22 @@ def test_a_worker_that_nobody_relieves_ends_nevertheless(*, away: bool) -> None:
         thread.join(60)
         assert not thread.is_alive()
     assert service.leaving.is_set()
+
+
+def test_i13_what_is_computed_for_a_graph_that_is_gone_is_interrupted() -> None:
+    """A page of a view that was dropped may have no end, and it has Spark's turn."""
+    own = GraphId(7)
+    stuck, service = Gated(), Service(barrier(own, 5))
+    worker = agent(service, {own: stuck})
+    running = started(worker)
+    assert stuck.begun.wait(60)
+    service.gone.add(own)
+    assert stuck.interrupted.wait(60)
+    stuck.may_end.set()
+    worker.stop.set()
+    running.join(60)
+    assert not running.is_alive()
+    assert not worker.lanes
 
 
 def test_a_graph_whose_epoch_takes_long_holds_up_no_other() -> None:
