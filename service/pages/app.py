@@ -5,20 +5,21 @@ of the API, `Door` (session, CSRF token, form), `Crowd` of the API, and a `Net` 
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, cast
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.datastructures import Headers
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.access import AskedBy, check, needs
 from service.api.calling import Here, gone_of
-from service.api.credentials import Credentials
+from service.api.credentials import BODILESS, Credentials
 from service.api.crowd import Crowd
-from service.api.errors import BROKEN, INVALID, kind_of
+from service.api.errors import BROKEN, INVALID, NO_ROUTE, kind_of
 from service.api.middleware import BROKE, Net, Origins
 from service.api.settings import ApiSettings
 from service.domain.errors import MetaError
@@ -58,6 +59,7 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
         pages.include_router(router)
     pages.add_exception_handler(MetaError, _refused)
     pages.add_exception_handler(RequestValidationError, _invalid)
+    pages.add_exception_handler(NO_ROUTE.status, _nowhere)
     credentials = cast("Credentials", app.state.credentials)
     # What breaks here is answered with a page, and what is outside with a document for programs.
     pages.add_middleware(Net, broken=_broken)
@@ -76,7 +78,7 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
     pages.add_middleware(Origins, loopback_only=not secured, allowed=())
     pages.add_middleware(Net)
     patterns = [route.path_regex for router in routers for route in router.routes]  # pyright: ignore[reportAttributeAccessIssue]
-    app.add_middleware(Switch, pages=pages, patterns=patterns, base=base)
+    app.add_middleware(Switch, pages=pages, patterns=patterns, known=app.routes, base=base)
 
 
 def routers_of() -> tuple[APIRouter, ...]:
@@ -96,10 +98,20 @@ def _broken(scope: Scope) -> Response:
 
 
 class Switch:
-    """Sends what is at the path of a page to the pages, and everything else to the API."""
+    """Sends what is at the path of a page to the pages, and everything else to the API. A browser at an address that
+    neither has gets a page, too. `known` are the routes of the API.
+    """
 
-    def __init__(self, app: ASGIApp, *, pages: ASGIApp, patterns: Collection[re.Pattern[str]], base: str) -> None:
-        self.app, self.pages, self.patterns, self.base = app, pages, patterns, base
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        pages: ASGIApp,
+        patterns: Collection[re.Pattern[str]],
+        known: Sequence[BaseRoute],
+        base: str,
+    ) -> None:
+        self.app, self.pages, self.patterns, self.known, self.base = app, pages, patterns, known, base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request."""
@@ -114,11 +126,15 @@ class Switch:
         await (self.pages if self._owns(scope, path) else self.app)(scope, receive, send)
 
     def _owns(self, scope: Scope, path: str) -> bool:
+        headers = Headers(scope=scope)
+        browser = "text/html" in headers.get("accept", "")
         if path == "/":
             # Programs get the text that names the routes of the API.
-            headers = Headers(scope=scope)
-            return "text/html" in headers.get("accept", "") or "hx-request" in headers
-        return any(pattern.match(path) for pattern in self.patterns)
+            return browser or "hx-request" in headers
+        if any(pattern.match(path) for pattern in self.patterns):
+            return True
+        reads = browser and scope["method"] in BODILESS and not path.startswith("/v1/")
+        return reads and all(route.matches(scope)[0] is Match.NONE for route in self.known)
 
 
 def _shows(page: Page):  # noqa: ANN202 - FastAPI reads the annotations of the inner function
@@ -174,6 +190,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, MetaError), error
     kind = kind_of(error)
     return render.page(request, "error.html", error.message, status=kind.status, title=kind.title)
+
+
+async def _nowhere(request: Request, _error: Exception) -> Response:
+    return render.page(request, "error.html", "no page has this address", status=NO_ROUTE.status, title=NO_ROUTE.title)
 
 
 async def _invalid(request: Request, _error: Exception) -> Response:

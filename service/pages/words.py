@@ -1,8 +1,8 @@
 """Write numbers, times and sizes as people read them. The words are those of the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from service.domain.words import span
 
@@ -42,4 +42,16 @@ def ago(at: datetime | None, now: datetime) -> str:
 
 def facts(given: Mapping[str, Any]) -> str:
     """Return the facts of an event in one line."""
-    return " ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+    return " ".join(f"{name}={_fact(value)}" for name, value in given.items() if value is not None)
+
+
+def _fact(value: Any) -> str:
+    """Return a fact as text: one that holds others in brackets, and no notation of a language."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[Any, Any]", value)
+        return "(" + ", ".join(f"{name}={_fact(one)}" for name, one in pairs.items()) + ")" if pairs else "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(_fact(one) for one in cast("Sequence[Any]", value)) or "none"
+    return str(value)

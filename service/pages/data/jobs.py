@@ -8,6 +8,7 @@ from typing import Final
 
 from service.domain.errors import Invalid
 from service.domain.job import CREATING, JobState
+from service.domain.progress import Phase
 from service.operations.status import listing
 from service.operations.status.models import JobView
 from service.operations.status.setbacks import setbacks
@@ -31,12 +32,15 @@ DEFAULT: Final = "present"
 
 @dataclass(slots=True)
 class Row:
-    """A job of the list. `why` is why it waits, failed or is not kept current; `since` for how long it has done so."""
+    """A job of the list. `why` is why it waits, failed or is not kept current; `since` for how long it has done so.
+    `fault` is the state of a relation that is not kept current in one word, such as `broken`.
+    """
 
     id: int
     name: str
     kind: str
     state: str
+    fault: str
     bar: Bar | None
     text: str
     speed: str
@@ -77,8 +81,9 @@ def row(job: JobView, now: datetime, stuck: str | None = None) -> Row:
         name=job.name,
         kind=job.kind,
         state=job.state,
+        fault="" if job.broken is None or job.state is JobState.FAILED else job.broken.state,
         bar=job_bar(job),
-        text=job.progress.text,
+        text="100 %" if job.progress.phase is Phase.CREATED else "",
         speed=speed,
         eta=eta,
         why=why,

@@ -88,7 +88,7 @@ def strip(
     return (
         ("Leader", leads),
         ("Workers", f"{len(workers)} alive, {slots} slots"),
-        ("Graph", f"{state.status}, recovered {state.recoveries:,} times"),
+        ("Graph", f"{state.status}, {state.recoveries:,} {'recovery' if state.recoveries == 1 else 'recoveries'}"),
         ("Backfills", "paused" if state.paused else "not paused"),
         ("Jobs", f"{len(jobs)}, {unfinished} unfinished"),
         ("Queue", f"{queued} queued"),

@@ -8,7 +8,7 @@ from service.domain.errors import MetaError
 from service.operations.statements import dispatch
 from service.operations.status import lineage, listing
 from service.operations.status.lineage import IndexView, Member
-from service.operations.status.models import RelationView
+from service.operations.status.models import Broken, RelationView
 from service.pages.asking import Ask
 from service.pages.data.sql import SqlPage, shown
 from service.protocol.quoting import quoted
@@ -32,7 +32,7 @@ class Relations:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A relation. `sample` are some of its rows at one epoch, if they were asked for; `fault` is why there are none.
-    `location` is where its rows lie, if that is a lake.
+    `location` is where its rows lie, if that is a lake. `broken` is why it is not kept current.
     """
 
     one: RelationView
@@ -42,6 +42,7 @@ class Relation:
     sample: SqlPage | None
     fault: str | None
     location: str | None
+    broken: Broken | None
 
 
 async def read(ask: Ask) -> Relations:
@@ -72,6 +73,7 @@ async def read_one(ask: Ask) -> Relation:
         sample=sample,
         fault=fault,
         location=members[one.id].location if one.id in members else None,
+        broken=(await listing.job(ask.world, one.job)).job.broken,
     )
 
 

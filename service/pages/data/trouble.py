@@ -71,7 +71,7 @@ def _of_jobs(jobs: Sequence[JobView], stuck: Mapping[JobId, str], now: datetime)
         address = f"/jobs/{job.id}"
         if job.broken is not None:
             one = job.broken
-            way = {"broken": ("Reload the table", address), "failed": ("Read why, and drop it", address)}
+            way = {"broken": ("Read the table again", address), "failed": ("Read why, and drop it", address)}
             chosen = way.get(one.state, ("What it reads has the fault", address))
             yield Trouble(one.state, job.name, address, one.reason, ago(one.since, now), *chosen)
         elif job.state is JobState.FAILED:

@@ -119,6 +119,15 @@ async def test_what_is_not_there_is_an_error_page(http: httpx.AsyncClient) -> No
         assert "<h1>" in page.text
 
 
+async def test_an_address_of_nothing_is_an_error_page_for_browsers(http: httpx.AsyncClient) -> None:
+    page = await http.get("/nowhere", headers={"accept": "text/html"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "no page has this address" in page.text
+    for address, accepted in (("/nowhere", "*/*"), ("/v1/nowhere", "text/html")):
+        answer = await http.get(address, headers={"accept": accepted})
+        assert (answer.status_code, answer.json()["status"]) == (404, 404)
+
+
 async def test_programs_get_the_text_of_the_api_at_the_root(http: httpx.AsyncClient) -> None:
     found = await http.get("/", headers={"accept": "*/*"})
     assert found.headers["content-type"].startswith("text/plain")

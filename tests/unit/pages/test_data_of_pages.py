@@ -137,6 +137,14 @@ def test_why_a_job_waits_is_its_error_before_anything_else() -> None:
     assert why_of(CREATED, "stuck")[0] == "stuck"
 
 
+def test_the_list_of_jobs_names_the_state_of_what_is_not_kept_current() -> None:
+    broken = Broken("broken", "a change is missing", None, None)
+    found = row(replace(CREATED, broken=broken), NOW)
+    assert (found.state, found.fault) == ("Created", "broken")
+    assert row(CREATED, NOW).fault == ""
+    assert row(job(state=JobState.FAILED, error="new", broken=Broken("failed", "new", None, None)), NOW).fault == ""
+
+
 def test_a_filter_is_named_for_each_state() -> None:
     assert set(JobState) <= set(FILTERS)
     assert JobState.DROPPED not in FILTERS["present"]
@@ -153,6 +161,8 @@ def test_what_may_be_done_follows_from_the_state() -> None:
 
 def test_phases_have_their_instants_and_events_are_those_of_the_job() -> None:
     assert [name for name, _, _ in phases(CREATED, NOW)] == ["asked for", "started", "created", "Created since"][:3]
+    failed = replace(CREATED, state=JobState.FAILED, broken=Broken("failed", "of old", None, None))
+    assert [name for name, _, _ in phases(failed, NOW)][:3] == ["asked for", "started", "created"]
     facts: list[dict[str, Any]] = [{"job": 7}, {"jobs": [1, 7]}, {"relation": 7}, {"job": 8}, {"jobs": 7}, {}]
     events = [Event(at, NOW, "job.asked", one) for at, one in enumerate(facts)]
     assert [event.id for event in events_of(CREATED, events)] == [0, 1, 2]

@@ -29,6 +29,11 @@ def test_durations_sizes_and_instants_are_as_on_the_command_line() -> None:
     assert words.ago(NOW - timedelta(seconds=90), NOW) == "1:30"
     assert words.ago(NOW + timedelta(seconds=90), NOW) == "0:00"
     assert words.facts({"job": 1, "error": None, "name": "m"}) == "job=1 name=m"
+    assert (
+        words.facts({"serverless": False, "engines": {"store": {"rows": 7}}})
+        == "serverless=no engines=(store=(rows=7))"
+    )
+    assert words.facts({"auto": [], "jobs": [1, 2], "by": {}}) == "auto=none jobs=1, 2 by=none"
 
 
 def test_a_bar_has_a_number_only_where_the_total_is_known() -> None:
