@@ -182,7 +182,7 @@ class Told(Executor):
         return map(fn, *iterables)
 
 
-def ignore(*_: object) -> None:
+def ignore(*_: object, **__: object) -> None:
     """Stand for a call of Spark."""
 
 
