@@ -145,11 +145,10 @@ def _epoch(service: Service, folder: Path, rows: int, plain: Mapping[str, Mappin
 def _by_hand(folder: Path, version: int, used: float) -> list[Figure]:
     """Bring the rows that changed in the join into a copy of it as it was, by a MERGE of Spark that is warm."""
     feed = pa.table(DeltaTable(folder / "join_view").load_cdf(starting_version=version + 1).read_all())
-    kinds = pc.cast(feed["_change_type"], pa.string())
-    came = feed.filter(pc.is_in(kinds, pa.array(["insert", "update_postimage"])))
-    rows = came.sort_by([("_commit_version", "ascending")]).group_by("id", use_threads=False).aggregate(
-        [("amount", "last"), ("name", "last")]
-    ).rename_columns(["id", "amount", "name"])  # fmt: skip
+    came = sorted(feed.to_pylist(), key=lambda row: row["_commit_version"])
+    last = {row["id"]: row for row in came if row["_change_type"] in {"insert", "update_postimage"}}
+    schema = pa.schema([("id", pa.int64()), ("amount", pa.decimal128(12, 2)), ("name", pa.string())])
+    rows = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in last.values()], schema)
     writer = SparkWriter.start()
     try:
         writer.upsert(folder / "merged", rows.slice(0, 10), ["id"])
