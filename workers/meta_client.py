@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
@@ -20,6 +20,9 @@ SLACK_SECONDS = 20.0
 """Timeout of each call. It is far longer than the service waits in a long poll (`Registered.wait_seconds`, 3 s), so a
 service that exceeds it counts as away.
 """
+
+
+_NEXT: Final[TypeAdapter[Barrier | Gone]] = TypeAdapter(Barrier | Gone)
 
 
 class ServiceAwayError(Exception):
@@ -57,8 +60,7 @@ class MetaClient:
         """
         known = "&".join(f"taken={graph}:{epoch}" for graph, epoch in taken.items())
         answer = self._call("GET", f"/workers/{worker}/barrier?{known}")
-        adapter: TypeAdapter[Barrier | Gone] = TypeAdapter(Barrier | Gone)
-        return adapter.validate_json(answer.content) if answer.content else None
+        return _NEXT.validate_json(answer.content) if answer.content else None
 
     def answer(self, answer: Collected | Failed) -> bool:
         """Send the answer to a barrier; sending it twice is harmless. False when the barrier's generation is over: the

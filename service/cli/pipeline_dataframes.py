@@ -19,11 +19,8 @@ from typing import Any, Final, NoReturn
 Function = Callable[[], Any]
 Columns = Mapping[str, str]
 """Names of columns, with Spark's types. A type that is not known is `unknown`."""
-MEMBERS: Final = frozenset(
-    {"materialized_view", "temporary_view", "table", "append_flow"}
-    | {"create_streaming_table", "create_sink", "create_auto_cdc_flow"}
-)
-"""What `pyspark.pipelines` has."""
+STREAMS: Final = ("table", "append_flow", "create_streaming_table", "create_sink", "create_auto_cdc_flow")
+"""The functions of `pyspark.pipelines` that define streams."""
 
 
 class RefusalError(Exception):
@@ -44,7 +41,7 @@ class Defined:
 
 
 class Definitions:
-    """What the files of a project define. A definition runs when all files are read, or when another one reads it.
+    """The definitions in the files of a project. One runs when all files are read, or when another one reads it.
 
     `columns_of` asks for the columns of any other relation, and raises RefusalError.
     """
@@ -59,7 +56,7 @@ class Definitions:
     def module(self) -> ModuleType:
         """Return what stands for `pyspark.pipelines`."""
         found = ModuleType("pyspark.pipelines")
-        vars(found).update({name: _streams(name) for name in MEMBERS})
+        vars(found).update({name: _streams(name) for name in STREAMS})
         vars(found).update(
             materialized_view=self._decorator("MATERIALIZED VIEW"), temporary_view=self._decorator("TEMPORARY VIEW")
         )
@@ -111,7 +108,7 @@ class Definitions:
         if not (hasattr(frame, "sql") and hasattr(frame, "columns")):
             raise RefusalError(f"it returns a {type(frame).__name__}, and no DataFrame")
         one.columns = dict.fromkeys(frame.columns, "unknown")
-        # What sqlframe's optimizer makes of it could mean something else.
+        # sqlframe's optimizer could make something of it that means something else.
         one.query = frame.sql(dialect="spark", optimize=False, pretty=False)
 
     def _decorator(self, defines: str) -> Callable[..., object]:
@@ -191,7 +188,7 @@ def _session(columns: Callable[[str], Columns]) -> object:
     in_full = catalog.ensure_table
 
     def ensure_table(given: Any) -> Any:
-        # The catalog takes names with the same number of parts only. What is before a name is checked in the SQL.
+        # The catalog takes names with the same number of parts only. The SQL is checked for what is before a name.
         found = in_full(given).copy()
         found.set("db", None)
         found.set("catalog", None)
@@ -216,7 +213,7 @@ class _Type:
 
 def main() -> None:
     """Answer one request on standard input."""
-    # What the project prints goes to the terminal, and not among the lines.
+    # The prints of the project go to the terminal, and not among the lines.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

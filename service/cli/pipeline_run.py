@@ -38,7 +38,7 @@ _BACKGROUND: Final = {"background_ddl": "true"}
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What a specification says, the folder in which it is, and the files that it includes: `scripts` are in Python."""
+    """A specification, the folder in which it is, and the files that it includes: `scripts` are in Python."""
 
     spec: Spec
     root: Path
@@ -96,7 +96,9 @@ def _columns(service: Service, name: str) -> Columns:
     """Return the columns of a relation or a logical view of the service. Raises Invalid if there is none."""
     try:
         found = service.get(f"/v1/relations/{quote(name, safe='')}")["columns"]
-    except RefusedError:
+    except RefusedError as error:
+        if error.status != 404:
+            raise
         try:
             found = service.post("/v1/sql", {"sql": f"SELECT * FROM {quoted(name)} LIMIT 0"})["columns"]
         except RefusedError:

@@ -217,7 +217,7 @@ class Calls:
     answer take a minute. They do not wait for comparisons, which take longer.
     """
     reads: Turns = field(default_factory=lambda: Turns("queries", running=6, waiting=1_000, seconds=60.0))
-    """What a query has to know of the catalog before it begins, each with one of the connections to the meta store."""
+    """Looks of queries at the catalog before they begin, each with one of the connections to the meta store."""
     limits: Turns = field(default_factory=lambda: Turns("changes of limits", running=4, waiting=1_000))
     """Changes of limits wait for the rows of their scans, each with one of the connections to the meta store."""
     barrier_pages: Turns = field(default_factory=lambda: Turns("readers of barriers", running=1, waiting=100))

@@ -61,7 +61,7 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
     pages.add_exception_handler(RequestValidationError, _invalid)
     pages.add_exception_handler(NO_ROUTE.status, _nowhere)
     credentials = cast("Credentials", app.state.credentials)
-    # What breaks here is answered with a page, and what is outside with a document for programs.
+    # This one answers with a page, and the one outside with a document for programs.
     pages.add_middleware(Net, broken=_broken)
     pages.add_middleware(Crowd, calls_max=settings.calls_max)
     pages.add_middleware(

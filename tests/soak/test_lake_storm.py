@@ -5,13 +5,14 @@ the time is over, all of them are equal every few rounds.
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import pytest
 
-from tests.support.mirrored_lake import Mirrored, in_lake
+from tests.support.mirrored_lake import Mirrored, in_lake, until_has
 from tests.support.production import External, external_postgres
 from tests.support.service import ProblemError, Service
 from tests.support.soaking import seeds
@@ -98,13 +99,7 @@ class _Storm:
             query = self._wanted(name)
             columns = [one["name"] for one in self.service.run(f"{query} LIMIT 0")["columns"]]
             expected = sorted(map(tuple, self.service.sql(query)), key=repr)
-            until(
-                lambda name=name, columns=columns, expected=expected: self._found(name, columns) == expected,
-                what=lambda name=name, columns=columns, expected=expected: (
-                    name, self._found(name, columns)[:5], expected[:5], self.service.log_tail()
-                ),
-                seconds=600,
-            )  # fmt: skip
+            until_has(self.service, name, partial(self._found, name, columns), expected)
             assert expected, name
         sent = sorted(map(tuple, self.service.sql("SELECT city, n, total FROM grouped")), key=repr)
         until(

@@ -5,7 +5,7 @@ the rows that differ, or by a DELETE and an append.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.support.service import Service
 from tests.support.spark_lake import SparkWriter
+from tests.support.waiting import until
 
 FED: Final = {"delta.enableChangeDataFeed": "true"}
 _PROPERTIES: Final = (
@@ -117,6 +118,17 @@ def in_lake(location: Path, columns: Sequence[str] | None = None) -> list[tuple[
     """Return the rows of a Delta table as delta-rs reads them, in an order of their own, as a SELECT shows values."""
     read = DeltaTable(location).to_pyarrow_table(columns=None if columns is None else list(columns)).to_pylist()
     return sorted((tuple(shown(one) for one in row.values()) for row in read), key=repr)
+
+
+def until_has(
+    service: Service, name: str, found: Callable[[], list[tuple[object, ...]]], expected: list[tuple[object, ...]]
+) -> None:
+    """Wait until a relation has these rows."""
+    until(
+        lambda: found() == expected,
+        what=lambda: (name, found()[:5], expected[:5], service.log_tail()),
+        seconds=600,
+    )
 
 
 def shown(value: Any) -> object:

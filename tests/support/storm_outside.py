@@ -1,15 +1,15 @@
-"""What stands outside of a service in a storm over a lake: a live Postgres, of which a table is followed into a Delta
-table, and a folder into which a program drops Parquet files.
+"""The surroundings of a storm over a lake: a live Postgres, of which a table is followed into a Delta table, and a
+folder into which a program drops Parquet files.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from tests.support.drops import drop, rows
-from tests.support.mirrored_lake import in_lake, shown
+from tests.support.mirrored_lake import in_lake, shown, until_has
 from tests.support.production import External, source
 from tests.support.service import Service
 from tests.support.waiting import until
@@ -79,13 +79,7 @@ class Outside:
         """Wait until both Delta tables are what the server says."""
         for name, query, columns in (("items", ITEMS, ("id", "price", "code")), ("paired", PAIRED, None)):
             wanted = sorted((tuple(map(shown, row)) for row in self.external.rows(query)), key=repr)
-            until(
-                lambda name=name, columns=columns, wanted=wanted: self._held(name, columns) == wanted,
-                what=lambda name=name, columns=columns, wanted=wanted: (
-                    name, self._held(name, columns)[:5], wanted[:5], self.service.log_tail()
-                ),
-                seconds=600,
-            )  # fmt: skip
+            until_has(self.service, name, partial(in_lake, self.folder / name, columns), wanted)
 
     def drop(self) -> None:
         """Drop all of it: nothing is left on the server."""
@@ -93,6 +87,3 @@ class Outside:
         self.service.run("DROP SOURCE pg CASCADE")
         self.service.run("DROP SOURCE drops CASCADE")
         until(lambda: not self.external.slots() and not self.external.published(), what="nothing is left there")
-
-    def _held(self, name: str, columns: Sequence[str] | None) -> list[tuple[object, ...]]:
-        return in_lake(self.folder / name, columns)

@@ -75,10 +75,9 @@ class Apart:
             id=question.id, error=f"canceling statement due to statement timeout after {question.timeout_ms} ms"
         )
         try:
-            free = self._free.get(timeout=seconds)
+            running = self._free.get(timeout=seconds)
         except Empty:
             return late
-        running = free
         try:
             if running is None or not running.process.is_alive():
                 running = self._start()

@@ -6,8 +6,10 @@ whether its thread was interrupted, which costs a nanosecond. It is a call in th
 that this code cannot call would make Spark keep all rows that one row has met.
 """
 
+from functools import lru_cache
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 from pyspark.sql.classic.column import Column as ClassicColumn
@@ -15,13 +17,19 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 
 def killable(rows: DataFrame) -> DataFrame:
     """Return the same rows, whose task fails at the next of them after it was interrupted."""
-    ended = F.when(_interrupted(rows), F.raise_error(F.lit("the task was cancelled")).cast("boolean"))
-    return rows.where(ended.otherwise(F.lit(True)))
+    return rows.where(_wanted(rows.sparkSession.sparkContext))
 
 
-def _interrupted(rows: DataFrame) -> Column:
+@lru_cache(maxsize=1)
+def _wanted(context: SparkContext) -> Column:
+    """Return a condition that is true, or fails. It is made once, by a dozen calls of the JVM: each join has it."""
+    ended = F.when(_interrupted(context), F.raise_error(F.lit("the task was cancelled")).cast("boolean"))
+    return ended.otherwise(F.lit(True))
+
+
+def _interrupted(context: SparkContext) -> Column:
     """Return a call of `Thread.interrupted`. No function of Spark's SQL calls Java in generated code."""
-    jvm: Any = rows.sparkSession.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    jvm: Any = context._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     none, sql = jvm.PythonUtils.toSeq([]), jvm.org.apache.spark.sql
     arguments = (sql.types.DataTypes.BooleanType, "interrupted", none, none, True, False, False)
     thread = jvm.java.lang.Class.forName("java.lang.Thread")

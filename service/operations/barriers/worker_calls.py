@@ -15,7 +15,7 @@ from service.ports.meta_store import Transaction
 from service.ports.signals import Signals
 from service.protocol.api import VERSION, Gone, Left, Registered, Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import Epoch, GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, WorkerId
 from service.protocol.report import ActorReport, Collected, Failed
 from service.protocol.request import Request, Response
 
@@ -72,9 +72,10 @@ async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, E
 
     async def find(tx: Transaction) -> Barrier | Gone | None:
         barrier = await tx.barriers.for_worker(worker, taken)
-        if barrier is not None or not taken:
+        passing = taken.keys() - {DATABASE_GRAPH}
+        if barrier is not None or not passing:
             return barrier
-        gone = taken.keys() - (await tx.graphs.states(taken.keys())).keys()
+        gone = passing - (await tx.graphs.states(passing)).keys()
         return Gone(gone=tuple(sorted(gone))) if gone else None
 
     return await _poll(world, worker, find, world.workers.barriers)

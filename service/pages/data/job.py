@@ -165,7 +165,7 @@ def controls(job: JobView, fragments: Sequence[FragmentView]) -> Controls:
 
 def phases(job: JobView, now: datetime) -> tuple[tuple[str, str, str], ...]:
     """Return the phases that a job has reached, each with its instant and how long ago that was."""
-    # What fails after it was created keeps the instant of its creation.
+    # A job that fails after it was created keeps the instant of its creation.
     failed = "failed" if job.broken is None else "created"
     end = {JobState.CREATED: "created", JobState.FAILED: failed, JobState.CANCELLED: "cancelled"}
     known = (
