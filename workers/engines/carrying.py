@@ -15,7 +15,7 @@ from workers.engines.rows import actor_indexes
 from workers.queries.stage_spark import loaded_columns
 from workers.spark.frames import RepeatedTaskError, spark_schema
 from workers.state_store.port import OPERATION, SqlStore
-from workers.state_store.wire import read_schema, ticked
+from workers.state_store.wire import stored_schema, ticked
 
 _COUNT = "rows"
 
@@ -31,7 +31,7 @@ class Log:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the rows in their wire types."""
-        return pa.schema([pa.field(OPERATION, pa.int16()), *read_schema(self.relation)])
+        return pa.schema([pa.field(OPERATION, pa.int16()), *stored_schema(self.relation)])
 
 
 def prepare(spark: SparkSession, log: Log, writer: SinkWriter, epoch: Epoch) -> int:

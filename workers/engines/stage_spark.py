@@ -111,9 +111,9 @@ class SparkStageEngine:
         if self.bound.stage.aggregate is not None:
             return rows
         target = self.bound.target
-        placed = rows.selectExpr(*StageSelect(self.bound).placed())
-        columns = written_columns(target, wire=self.sink is None)
-        written = placed.selectExpr(page_operation(), ticked(VNODE), *columns)
+        wire = self.sink is None
+        vnode = StageSelect(self.bound).placing(wire=wire)
+        written = rows.selectExpr(page_operation(), vnode, *written_columns(target, wire=wire))
         return writing(written, self.sink or self.store, target)
 
 

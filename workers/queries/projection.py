@@ -40,7 +40,7 @@ def projection_plan(bound: BoundStage, upstream: Relation, *, wire: bool = True)
     carried = (ticked(OPERATION), ticked(VNODE))
     key = [replace(part, name=spark_column(alias, part.name)) for part in key_of(upstream)]
     values = {one.name: str(one.spark) for one in stage.rows}
-    vnode = f"{StageSelect(bound).vnode()} as {ticked(VNODE)}" if stage.distribution else ticked(VNODE)
+    vnode = StageSelect(bound).placing(wire=wire)
     return ProjectionPlan(
         typed=(*carried, ticked(POSITION_STATE), *positions, *named_columns(alias, upstream, typed=False)),
         kept=f"{marked_spark(key)} and {all_of(stage.conditions)}",

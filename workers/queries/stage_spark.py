@@ -77,8 +77,15 @@ class StageSelect:
 
     def placed(self) -> list[str]:
         """Return the select of the target's columns, with the vnode of each row."""
-        vnode = f"{self.vnode()} as {ticked(VNODE)}" if self.bound.stage.distribution else ticked(VNODE)
-        return [vnode, *(ticked(one.name) for one in self.bound.target.columns)]
+        return [self.placing(), *(ticked(one.name) for one in self.bound.target.columns)]
+
+    def placing(self, *, wire: bool = True) -> str:
+        """Print the vnode of each row as `VNODE`. Without `wire` a sink takes the rows, and has no vnodes: to compute
+        them takes as long as a join.
+        """
+        if not wire:
+            return f"cast(0 as smallint) as {ticked(VNODE)}"
+        return f"{self.vnode()} as {ticked(VNODE)}" if self.bound.stage.distribution else ticked(VNODE)
 
     def summed(self, rows: str) -> str:
         """Print the sums of the measures by group, each in its parts."""

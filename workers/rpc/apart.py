@@ -1,8 +1,7 @@
 """Have processes of their own compute what users ask for, one question at a time each (I13).
 
 A query can take all memory that its process has, or run where nothing interrupts it. Then its process ends, and nothing
-else does: epochs and the queries of other callers go on. A process starts with the first question that finds none free,
-and stays.
+else does: epochs and the queries of other callers go on. The processes start with the first question, and stay.
 """
 
 import multiprocessing
@@ -26,12 +25,16 @@ log = structlog.get_logger("apart")
 
 AT_ONCE: Final = 2
 """So many processes: the service asks for so much at once, of different callers (`Calls.verifications`)."""
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 120.0
+_STARTS_MAX: Final = 2
+_REPLACED_SECONDS: Final = 10.0
+"""The service waits for an answer somewhat longer than this."""
 _LATE_SECONDS: Final = 2.0
 """A process ends a query in time itself, unless it cannot."""
 _ENDED: Final = (
     "the query took more memory than the process has that computes queries over a lake: select fewer or narrower rows"
 )
+_NO_START: Final = "the process that computes queries does not start: see the log"
 _READY: Final = "ready"
 
 Answer = Callable[[Select], Response]
@@ -43,6 +46,11 @@ Begin = Callable[[], Answer]
 class _Process:
     process: BaseProcess
     connection: Connection
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a question. The pipe of one that has ended is at its end."""
+        return not self.connection.poll()
 
     def ask(self, question: Select | None, seconds: float) -> Any:
         """Return what it says. None: it has ended, or said nothing for so long, and is ended then."""
@@ -56,43 +64,81 @@ class _Process:
         return None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Apart:
-    """The processes. `begin` runs in each of them."""
+    """The processes. `begin` runs in each of them.
+
+    They start in the background, so nobody pays for a process that the query of somebody else has ended: a question
+    takes the first one that is ready, and its own time passes meanwhile.
+    """
 
     begin: Begin
-    _free: LifoQueue[_Process | None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._free = LifoQueue()
-        for _ in range(AT_ONCE):
-            self._free.put(None)
+    _ready: LifoQueue[_Process | None] = field(default_factory=LifoQueue)
+    """None tells whoever waits that a start has failed."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _missing: int = AT_ONCE
+    """How many of them neither run nor start."""
+    _failed: bool = False
+    """Whether the last start has failed."""
 
     def answer(self, question: Select) -> Response:
         """Answer a question. Every error becomes a `Rejected` answer."""
-        seconds = question.timeout_ms / 1000
-        late = Rejected(
-            id=question.id, error=f"canceling statement due to statement timeout after {question.timeout_ms} ms"
-        )
-        try:
-            running = self._free.get(timeout=seconds)
-        except Empty:
-            return late
-        try:
-            if running is None or not running.process.is_alive():
-                running = self._start()
-            if running is None:
-                return Rejected(id=question.id, error="the process that computes queries does not start: see the log")
-            began = _now()
-            answer = running.ask(question, seconds + _LATE_SECONDS)
-            if answer is not None:
-                return answer
+        ends = _now() + question.timeout_ms / 1000
+        running = self._take(ends)
+        if running is None:
+            return Rejected(id=question.id, error=_NO_START if self._failed else late(question))
+        asked = question.model_copy(update={"timeout_ms": max(int((ends - _now()) * 1000), 1)})
+        answer = running.ask(asked, asked.timeout_ms / 1000 + _LATE_SECONDS)
+        if answer is None:
             log.warning("apart.ended", question=question.id)
-            return late if _now() - began >= seconds else Rejected(id=question.id, error=_ENDED)
-        finally:
-            self._free.put(running)
+            error = late(question) if _now() >= ends else _ENDED
+            # Its caller has the next turn when there is another process, and so leaves those of others alone.
+            self._lose().join(_REPLACED_SECONDS)
+            return Rejected(id=question.id, error=error)
+        self._ready.put(running)
+        # It knows of the time that was left.
+        in_time = not isinstance(answer, Rejected) or answer.error != late(asked)
+        return answer if in_time else Rejected(id=question.id, error=late(question))
 
-    def _start(self) -> _Process | None:
+    def _take(self, ends: float) -> _Process | None:
+        """Take a process that is ready, the one that was used last. None: there is none in time."""
+        if self._missing:
+            self._start()
+        while True:
+            try:
+                running = self._ready.get(timeout=max(ends - _now(), 0))
+            except Empty:
+                return None
+            if running is None:
+                if self._failed:
+                    return None
+            elif running.waits:
+                return running
+            else:
+                self._lose()
+
+    def _lose(self) -> threading.Thread:
+        with self._lock:
+            self._missing += 1
+        return self._start()
+
+    def _start(self) -> threading.Thread:
+        """Start what is missing, one after another."""
+        with self._lock:
+            count, self._missing, self._failed = self._missing, 0, False
+        starting = threading.Thread(target=self._fill, args=(count,), daemon=True, name="apart")
+        starting.start()
+        return starting
+
+    def _fill(self, count: int) -> None:
+        for _ in range(count):
+            started = next(filter(None, (self._started() for _ in range(_STARTS_MAX))), None)
+            with self._lock:
+                self._failed = started is None
+                self._missing += started is None
+            self._ready.put(started)
+
+    def _started(self) -> _Process | None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, self.begin), name="queries", daemon=True)
@@ -100,6 +146,11 @@ class Apart:
         theirs.close()
         started = _Process(process, ours)
         return started if started.ask(None, _START_SECONDS) == _READY else None
+
+
+def late(question: Select) -> str:
+    """Return the error of a query that took too long, in Postgres's words."""
+    return f"canceling statement due to statement timeout after {question.timeout_ms} ms"
 
 
 def _serve(connection: Connection, begin: Begin) -> None:

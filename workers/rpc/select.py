@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary nam
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.request import Select, Selected
 from workers.engines.whole import blocks_of
+from workers.rpc.apart import late
 from workers.rpc.verify_stages import staged
 from workers.spark.bounded import bounded_jobs
 from workers.state_store.port import TooSlowError, VersionedStore
@@ -23,8 +24,7 @@ def select(spark: SparkSession, store: VersionedStore, request: Select, *, paral
             texts = [text_of(one.name, one.type).alias(one.name) for one in request.relation.visible]
             found = frame.select(*texts).limit(request.rows_max + (not request.any_rows)).collect()
     except TooSlowError:
-        msg = f"canceling statement due to statement timeout after {request.timeout_ms} ms"
-        raise ValueError(msg) from None
+        raise ValueError(late(request)) from None
     if len(found) > request.rows_max:
         msg = f"the result has more than {request.rows_max} rows (row_limit) to be put in order: give it a LIMIT"
         raise ValueError(msg)

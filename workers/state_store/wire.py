@@ -7,7 +7,7 @@ would alter.
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -54,9 +54,27 @@ def is_close(batch: pa.RecordBatch) -> pa.BooleanArray:
 
 
 def read_schema(relation: Relation) -> pa.Schema:
-    """Return the schema in which a relation's rows arrive: `_vnode`, and the columns in their wire types."""
-    columns = [pa.field(column.name, read_type(column.type)) for column in relation.columns]
+    """Return the schema in which a relation's rows arrive: `_vnode`, and the columns in their wire types.
+
+    Those of a lake are in Parquet, from which a numeric comes as a decimal: its text would cost more than all the rest.
+    """
+    return _schema(relation, read_type if relation.lake is None else _lake_type)
+
+
+def stored_schema(relation: Relation) -> pa.Schema:
+    """Return the schema in which rows of a relation arrive from Postgres, even if the relation lies in a lake."""
+    return _schema(relation, read_type)
+
+
+def _schema(relation: Relation, arrives: Callable[[ColumnType], pa.DataType]) -> pa.Schema:
+    columns = [pa.field(column.name, arrives(column.type)) for column in relation.columns]
     return pa.schema([pa.field(VNODE, pa.int16()), *columns])
+
+
+def _lake_type(kind: ColumnType) -> pa.DataType:
+    if kind.array or kind.precision is None:
+        return read_type(kind)
+    return pa.decimal128(kind.precision, kind.scale or 0)
 
 
 def from_wire(name: str, kind: ColumnType) -> str:

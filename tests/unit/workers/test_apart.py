@@ -1,6 +1,7 @@
 """Queries in processes of their own: whatever becomes of one, the next one is answered."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -63,6 +64,15 @@ def pid(response: Response) -> int:
     return int(str(response.rows[0][0]))
 
 
+def has_ended(process: int) -> bool:
+    """Whether a process has ended, with its other threads, which hold its files open."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+        return "zombie" in status and len(list(Path(f"/proc/{process}/task").iterdir())) == 1
+    except FileNotFoundError:
+        return True
+
+
 def test_i13_a_process_stays_until_a_query_ends_it() -> None:
     apart = Apart(begin)
     first = pid(apart.answer(question()))
@@ -86,7 +96,7 @@ def test_i13_another_query_goes_on_beside_one_that_hangs() -> None:
         hanging = calls.submit(apart.answer, question(2, timeout_ms=4_000))
         free = pid(apart.answer(question()))
         waiting = calls.submit(apart.answer, question(2, timeout_ms=4_000))
-        until(apart._free.empty, what="both are taken")  # pyright: ignore[reportPrivateUsage]
+        until(apart._ready.empty, what="both are taken")  # pyright: ignore[reportPrivateUsage]
         none = apart.answer(question(timeout_ms=50))
         assert isinstance(none, Rejected)
         assert none.error == "canceling statement due to statement timeout after 50 ms"
@@ -95,10 +105,31 @@ def test_i13_another_query_goes_on_beside_one_that_hangs() -> None:
     assert pid(apart.answer(question())) != free
 
 
+def test_i13_a_query_that_ends_its_process_has_its_answer_when_there_is_another_one() -> None:
+    apart = Apart(begin)
+    known = {pid(apart.answer(question()))}
+    until(lambda: apart._ready.qsize() == 2, what="both have started")  # pyright: ignore[reportPrivateUsage]
+    for _ in range(3):
+        assert isinstance(apart.answer(question(1)), Rejected)
+        assert apart._ready.qsize() == 2  # pyright: ignore[reportPrivateUsage]
+        known.add(pid(apart.answer(question())))
+    assert len(known) == 4
+
+
+def test_a_process_that_was_killed_meanwhile_is_replaced() -> None:
+    apart = Apart(begin)
+    for _ in range(2):
+        killed = pid(apart.answer(question()))
+        os.kill(killed, signal.SIGKILL)
+        until(lambda killed=killed: has_ended(killed), what="it has ended")
+        answer = apart.answer(question())
+        assert isinstance(answer, Selected), answer
+
+
 def test_a_process_that_does_not_start_is_told() -> None:
     apart = Apart(broken)
-    for _ in range(3):
-        answer = apart.answer(question())
+    for _ in range(2):
+        answer = apart.answer(question(timeout_ms=60_000))
         assert isinstance(answer, Rejected)
         assert "does not start" in answer.error
 
@@ -121,7 +152,4 @@ def test_a_process_ends_with_its_worker(tmp_path: Path) -> None:
         assert worker.stdout is not None
         child = int(worker.stdout.readline())
         worker.kill()
-    until(
-        lambda: not Path(f"/proc/{child}").exists() or "zombie" in Path(f"/proc/{child}/status").read_text(),
-        what="it has ended",
-    )
+    until(lambda: has_ended(child), what="it has ended")
