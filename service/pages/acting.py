@@ -165,7 +165,7 @@ async def _set(act: Act) -> str:
 async def _reload(act: Act) -> str:
     table = act.form.get("table", "")
     outcome = await dispatch.run(act.world, f"ALTER TABLE {quoted(table)} RELOAD", session={}, asked_by=act.caller)
-    return "; ".join([f"{table} is read again from its external table", *outcome.notices])
+    return "; ".join([f"{table} follows again, and its history is read", *outcome.notices])
 
 
 async def _give_up(act: Act) -> str:
