@@ -1,4 +1,9 @@
-"""Write durations and rates as people read them, in a terminal and in a browser."""
+"""Write durations, rates and states as people read them, in a terminal and in a browser."""
+
+from typing import Final
+
+UNLIMITED: Final = "unlimited"
+"""A limit that is not set, as users type it too."""
 
 
 def span(seconds: float | None) -> str:

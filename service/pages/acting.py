@@ -18,6 +18,7 @@ from service.api.routes import jobs as jobs_api
 from service.domain.errors import Invalid, MetaError, Unavailable
 from service.domain.job import CREATING, JobState
 from service.domain.roles import Role
+from service.domain.words import UNLIMITED
 from service.operations.commands import mutations as commands
 from service.operations.jobs import lifecycle
 from service.operations.sources import shown
@@ -72,9 +73,9 @@ class Action:
 def limit_of(text: str) -> jobs_api.Limited:
     """Return the limit of a field: `auto`, `unlimited`, or rows per second and actor. Raises Invalid."""
     typed = text.strip().lower()
-    if typed not in {"auto", "unlimited"} and not (typed.isascii() and typed.isdigit() and len(typed) <= 12):
+    if typed not in {"auto", UNLIMITED} and not (typed.isascii() and typed.isdigit() and len(typed) <= 12):
         raise Invalid("a limit is a whole number of rows per second and actor, auto, or unlimited", pointer="limit")
-    value = {"auto": "auto", "unlimited": None}.get(typed, typed)
+    value = {"auto": "auto", UNLIMITED: None}.get(typed, typed)
     try:
         return jobs_api.Limited.model_validate(
             {"backfill_rate_limit": int(typed) if value == typed != "auto" else value}

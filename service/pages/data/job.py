@@ -7,7 +7,7 @@ from typing import Final
 
 from service.domain.errors import MetaError
 from service.domain.job import CREATING, TERMINAL, JobState
-from service.domain.words import speed
+from service.domain.words import UNLIMITED, speed
 from service.operations.statements import dispatch
 from service.operations.status import listing
 from service.operations.status.models import FragmentView, JobDetail, JobView, LimitChangeView
@@ -248,7 +248,7 @@ def _scan(one: FragmentView, cells: Strip | None, *, held: bool, ended: bool) ->
 
 
 def _limit(one: FragmentView) -> str:
-    limit = "none" if one.rate_limit is None else f"{one.rate_limit:,} rows/s and actor"
+    limit = UNLIMITED if one.rate_limit is None else f"{one.rate_limit:,} rows/s and actor"
     return f"{limit} (auto)" if one.auto is not None else limit
 
 
