@@ -15,6 +15,11 @@ def span(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def capital(state: str) -> str:
+    """Return a state as it is shown: `Running` of `RUNNING`, and `Not ready` of `not ready`."""
+    return state.capitalize() if state.isupper() else state[:1].upper() + state[1:]
+
+
 def speed(rows_per_second: float) -> str:
     """Return a rate as text."""
     return f"{rows_per_second:,.0f} rows/s"

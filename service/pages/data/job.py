@@ -16,7 +16,7 @@ from service.operations.world import World
 from service.pages.asking import Ask
 from service.pages.data.bars import Bar, bar, held_up, job_bar, moving
 from service.pages.data.heat import Strip, strip
-from service.pages.data.jobs import why_of
+from service.pages.data.jobs import not_current, why_of
 from service.pages.data.plan import FREE, explained
 from service.pages.data.recent import recent
 from service.pages.data.sql import SqlPage, fault_of, shown
@@ -84,6 +84,8 @@ class JobPage:
     bar: Bar | None
     facts: tuple[tuple[str, str], ...]
     phases: tuple[tuple[str, str, str], ...]
+    fault: str
+    """The state of a relation that is not kept current in one word, such as `broken`."""
     why: str
     since: str
     until: str
@@ -135,6 +137,7 @@ def page(
         why=why,
         since=ago(since, now),
         until="" if until is None else instant(until),
+        fault=not_current(job.state, job.broken),
         scans=tuple(
             _scan(one, strips.get(one.id), held=held_up(job), ended=job.state in _ENDED) for one in detail.fragments
         ),

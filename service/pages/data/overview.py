@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.job import JobState
+from service.domain.words import capital
 from service.operations.sources import shown
 from service.operations.status import history, lineage, listing
 from service.operations.status.models import BarrierView, GraphDetail, JobView
@@ -88,7 +89,10 @@ def strip(
     return (
         ("Leader", leads),
         ("Workers", f"{len(workers)} alive, {slots} slots"),
-        ("Graph", f"{state.status}, {state.recoveries:,} {'recovery' if state.recoveries == 1 else 'recoveries'}"),
+        (
+            "Graph",
+            f"{capital(state.status)}, {state.recoveries:,} {'recovery' if state.recoveries == 1 else 'recoveries'}",
+        ),
         ("Backfills", "paused" if state.paused else "not paused"),
         ("Jobs", f"{len(jobs)}, {unfinished} unfinished"),
         ("Queue", f"{queued} queued"),

@@ -8,6 +8,7 @@ from typing import Final
 
 from service.domain.job import JobState
 from service.domain.waiting import Reason
+from service.domain.words import capital
 from service.operations.sources.shown import SourceView
 from service.operations.status.models import JobView
 from service.pages.words import ago
@@ -61,9 +62,10 @@ def _of_checks(checks: Mapping[str, str]) -> Iterator[Trouble]:
     ways = {"worker": ("Workers", "/workers"), "barriers": ("Barriers", "/barriers"), "graph": ("Events", "/events")}
     for name, said in checks.items():
         if said != "ok":
-            yield Trouble(
-                "not ready", name.replace("_", " "), "/events", said, "", *ways.get(name, ("Events", "/events"))
-            )
+            state, colon, why = said.partition(":")
+            text = f"{capital(state)}{colon}{why}" if name == "graph" else said
+            chosen = ways.get(name, ("Events", "/events"))
+            yield Trouble("not ready", name.replace("_", " "), "/events", text, "", *chosen)
 
 
 def _of_jobs(jobs: Sequence[JobView], stuck: Mapping[JobId, str], now: datetime) -> Iterator[Trouble]:

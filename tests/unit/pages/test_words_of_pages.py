@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from service.domain.errors import Invalid
-from service.domain.words import span
+from service.domain.words import capital, span
 from service.operations.statements.outcome import Outcome
 from service.operations.status.models import VnodeView
 from service.pages import words
@@ -34,6 +34,11 @@ def test_durations_sizes_and_instants_are_as_on_the_command_line() -> None:
         == "serverless=no engines=(store=(rows=7))"
     )
     assert words.facts({"auto": [], "jobs": [1, 2], "by": {}}) == "auto=none jobs=1, 2 by=none"
+
+
+def test_every_state_is_written_with_one_capital() -> None:
+    given = ("RUNNING", "not ready", "Created", "broken", "")
+    assert [capital(one) for one in given] == ["Running", "Not ready", "Created", "Broken", ""]
 
 
 def test_a_bar_has_a_number_only_where_the_total_is_known() -> None:
