@@ -4,7 +4,7 @@ Next: `service.api.routes.jobs`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -187,12 +187,14 @@ async def _act_on_all(act: Act) -> str:
     found = await _matching(act.world, act.form.get("state", ""))
     if what == "cancel":
         creating = [job.id for job in found if job.state in CREATING]
-        cancelled = await lifecycle.cancel(act.world, creating, asked_by=act.caller)
+        caller = act.caller.saying(what, ", ".join(map(str, creating)))
+        cancelled = await lifecycle.cancel(act.world, creating, asked_by=caller)
         return f"cancel: {len(cancelled)} jobs, of {len(found)} that match"
     done, refused = 0, list[str]()
     for job in found:
         try:
-            await _ON_EACH[what](act, job)
+            # The address of this form names no job, so the audit trail has to be told of each.
+            await _ON_EACH[what](replace(act, caller=act.caller.saying(what, str(job.id))), job)
         except MetaError as error:
             refused.append(f"{job.name}: {error.message}")
         else:

@@ -9,7 +9,7 @@ from service.domain.errors import MetaError
 from service.domain.job import CREATING, TERMINAL, JobState
 from service.domain.words import UNLIMITED, speed
 from service.operations.statements import dispatch
-from service.operations.status import listing
+from service.operations.status import history, listing
 from service.operations.status.models import FragmentView, JobDetail, JobView, LimitChangeView
 from service.operations.status.setbacks import setbacks
 from service.operations.world import World
@@ -112,6 +112,9 @@ async def read(ask: Ask) -> JobPage:
     stuck = (await setbacks(world, [detail.job])).get(wanted)
     running = ask.verifications.of(wanted)
     found = page(detail, strips, limits, events_of(detail.job, newest), running, ask.now, stuck)
+    worker = await history.worker_of(world, wanted)
+    if worker is not None:
+        found = replace(found, facts=(*found.facts, ("Worker", f"{worker.worker} on {worker.host}")))
     return replace(found, plan=await _plan(ask, detail.job)) if ask.text("plan") else found
 
 
@@ -134,10 +137,10 @@ def page(
         bar=job_bar(job),
         facts=(*(_facts(job)), *((("Rate", rate), ("Time left", eta)) if rate else ())),
         phases=phases(job, now),
+        fault=not_current(job.state, job.broken),
         why=why,
         since=ago(since, now),
         until="" if until is None else instant(until),
-        fault=not_current(job.state, job.broken),
         scans=tuple(
             _scan(one, strips.get(one.id), held=held_up(job), ended=job.state in _ENDED) for one in detail.fragments
         ),

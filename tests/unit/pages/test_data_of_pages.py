@@ -9,19 +9,31 @@ import pytest
 from service.domain.job import JobState
 from service.domain.parameters import SystemParameters
 from service.domain.progress import Phase
+from service.domain.roles import Role
 from service.domain.waiting import Reason, Waiting
 from service.operations.status.lineage import Lineage, Member
-from service.operations.status.models import BarrierView, Broken, JobView, ProgressView
+from service.operations.status.models import (
+    BarrierView,
+    Broken,
+    FragmentView,
+    JobDetail,
+    JobView,
+    PositionCounts,
+    ProgressView,
+)
+from service.pages.data.audit import jobs_of
 from service.pages.data.barriers import HEIGHT, height_ms, stacks
 from service.pages.data.bars import job_bar, moving
 from service.pages.data.graph import DRAWN_MAX, graph
-from service.pages.data.job import controls, events_of, phases
+from service.pages.data.job import controls, events_of, page, phases
 from service.pages.data.jobs import FILTERS, row, why_of
 from service.pages.data.parameters import rows
 from service.pages.data.sinks import sorted_out
 from service.pages.data.trouble import troubles
+from service.ports.audit import AuditEntry, Outcome
 from service.ports.records import Event
-from service.protocol.ids import JobId, RelationId
+from service.protocol.ids import FragmentId, JobId, RelationId
+from service.protocol.plan import FragmentKind
 from service.protocol.relation import RelationKind
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -74,6 +86,8 @@ def test_troubles_come_worst_first_with_a_way_out() -> None:
     assert found[4].since == "1:30"
     assert found[4].way_address == "/parameters"
     assert troubles(READY, [CREATED], [], {}, NOW) == ()
+    (found,) = troubles({"graph": "RECOVERING: a worker: it died"}, [], [], {}, NOW)
+    assert found.text == "Recovering: a worker: it died"
 
 
 def test_many_jobs_that_wait_for_the_same_thing_are_one_trouble() -> None:
@@ -143,6 +157,37 @@ def test_the_list_of_jobs_names_the_state_of_what_is_not_kept_current() -> None:
     assert (found.state, found.fault) == ("Created", "broken")
     assert row(CREATED, NOW).fault == ""
     assert row(job(state=JobState.FAILED, error="new", broken=Broken("failed", "new", None, None)), NOW).fault == ""
+
+
+@pytest.mark.parametrize(
+    ("route", "statement", "target", "jobs"),
+    [
+        ("/v1/jobs/{job}/pause", None, "7", (7,)),
+        ("/jobs/act", "pause", "7", (7,)),
+        ("/v1/sql", "CANCEL JOBS 7, 8", "7, 8", (7, 8)),
+        ("/v1/jobs/{job}", "{}", "m", ()),
+        ("/v1/jobs/{job}", "{}", "9" * 30, ()),
+        ("/v1/fragments/{fragment}", "{}", "7", ()),
+        ("/v1/sql", "DROP TABLE t", "7", ()),
+        ("/jobs/act", None, None, ()),
+    ],
+)
+def test_an_entry_names_jobs_by_number(
+    route: str, statement: str | None, target: str | None, jobs: tuple[int, ...]
+) -> None:
+    known: dict[str, Any] = {"id": 1, "at": NOW, "actor": "ci", "role": Role.OPERATOR, "method": "POST"}
+    known |= {"outcome": Outcome.ACCEPTED, "request_id": None, "trace_id": None}
+    found = jobs_of(AuditEntry(**known, route=route, statement=statement, target=target))
+    assert tuple(found) == jobs
+
+
+def test_a_limit_that_is_not_set_is_unlimited() -> None:
+    known: dict[str, Any] = {"id": FragmentId(1), "job": JobId(7), "upstream": "t", "scan_type": None, "auto": None}
+    known |= {"kind": FragmentKind.STREAM_SCAN, "waiting": False, "waits_for": (), "rows": 0, "total": None}
+    known |= {"rows_per_second": 0.0, "finished": False, "positions": PositionCounts(0, 0, 0, 0), "actors": ()}
+    detail = JobDetail(job(), (FragmentView(**known, rate_limit=None), FragmentView(**known, rate_limit=500)), (), {})
+    found = page(detail, {}, (), (), None, NOW)
+    assert [one.limit for one in found.scans] == ["unlimited", "500 rows/s and actor"]
 
 
 def test_a_filter_is_named_for_each_state() -> None:
