@@ -54,7 +54,9 @@ def test_a_strip_has_a_cell_for_each_vnode_and_says_the_same_in_words() -> None:
     found = strip([VnodeView(Vnode(at), ActorId(1), state, None, 3) for at, state in enumerate(states)])
     assert len(found.cells) == PER_ROW + 2
     assert found.cells[PER_ROW].x == 0 < found.cells[PER_ROW].y
-    assert found.text == f"1 completed, 1 in progress, {PER_ROW} not started"
+    assert found.text == f"{PER_ROW} not started, 1 in progress, 1 completed"
+    assert [state for state, _ in found.key] == ["not_started", "in_progress", "completed"]
+    assert strip([]).text == "no vnodes"
 
 
 def test_a_limit_is_drawn_as_steps() -> None:
