@@ -18,10 +18,8 @@ def take(url: str, job: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     with running_chromium() as browser:
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT}, color_scheme="light")
-        for name, path in (("overview", "/"), ("job", f"/relation?name={job}")):
+        for name, path in (("overview", "/"), ("job", f"/jobs/{job}")):
             page.goto(f"{url}{path}")
-            if name == "job":
-                page.get_by_role("link", name="Its job").first.click()
             page.screenshot(path=FOLDER / f"{name}.png", full_page=name == "overview")
 
 
