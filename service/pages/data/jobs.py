@@ -101,7 +101,7 @@ def why_of(job: JobView, stuck: str | None = None) -> tuple[str, datetime | None
     if job.error is not None:
         return job.error, job.finished_at or job.state_since
     if job.broken is not None:
-        return f"{job.broken.state}: {job.broken.reason}", job.broken.since
+        return job.broken.reason, job.broken.since
     if job.waiting is not None:
         return job.waiting.text, job.waiting.since
     return stuck or job.progress.waiting_for or "", None

@@ -69,12 +69,15 @@ def _of_checks(checks: Mapping[str, str]) -> Iterator[Trouble]:
 
 
 def _of_jobs(jobs: Sequence[JobView], stuck: Mapping[JobId, str], now: datetime) -> Iterator[Trouble]:
+    ids = {job.name: job.id for job in jobs}
     for job in jobs:
         address = f"/jobs/{job.id}"
         if job.broken is not None:
             one = job.broken
             way = {"broken": ("Read the table again", address), "failed": ("Read why, and drop it", address)}
-            chosen = way.get(one.state, ("What it reads has the fault", address))
+            cause = ids.get(one.because_of or "")
+            inherited = (f"{one.because_of} has the fault", f"/jobs/{cause}") if cause else ("The job's page", address)
+            chosen = way.get(one.state, inherited)
             yield Trouble(one.state, job.name, address, one.reason, ago(one.since, now), *chosen)
         elif job.state is JobState.FAILED:
             since = ago(job.finished_at, now)

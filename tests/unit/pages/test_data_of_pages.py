@@ -85,6 +85,9 @@ def test_troubles_come_worst_first_with_a_way_out() -> None:
     assert all(one.way and one.way_address for one in found)
     assert found[4].since == "1:30"
     assert found[4].way_address == "/parameters"
+    assert (found[3].way, found[3].way_address) == ("The job's page", "/jobs/2"), "t is not among the jobs"
+    (_, stale) = troubles(READY, [jobs[3], job(broken=Broken("stale", "it reads broken", None, "broken"))], [], {}, NOW)
+    assert (stale.way, stale.way_address) == ("broken has the fault", "/jobs/4")
     assert troubles(READY, [CREATED], [], {}, NOW) == ()
     (found,) = troubles({"graph": "RECOVERING: a worker: it died"}, [], [], {}, NOW)
     assert found.text == "Recovering: a worker: it died"
@@ -124,6 +127,23 @@ def test_a_box_says_its_state_in_one_word(given: JobView, word: str) -> None:
     assert (box.word, box.address) == (word, "/jobs/7")
 
 
+def test_logical_views_over_a_broken_table_are_stale_in_the_picture() -> None:
+    table = replace(CREATED, broken=Broken("broken", "", None, None))
+    members = (
+        Member(RelationId(7), "m", RelationKind.TABLE, table.id, table.state, readable=True),
+        *(Member(RelationId(at), f"v{at}", RelationKind.VIEW, None, None, readable=True) for at in (8, 9, 10)),
+    )
+    edges = ((RelationId(8), RelationId(9)), (RelationId(7), RelationId(8)))
+    found = graph(Lineage(members, edges), {table.id: table})
+    assert [box.word for box in found.boxes] == ["broken", "stale", "stale", "ready"]
+
+
+def test_what_only_the_service_reads_is_neither_drawn_nor_counted() -> None:
+    inner = Member(RelationId(8), "__m_1", RelationKind.INTERNAL, JobId(7), JobState.CREATED, readable=True)
+    found = graph(Lineage((inner,), ()), {})
+    assert (found.boxes, found.hidden) == ((), 0)
+
+
 def test_a_graph_draws_some_relations_and_counts_the_others() -> None:
     members = tuple(
         Member(RelationId(at), f"v{at}", RelationKind.VIEW, None, None, readable=True) for at in range(DRAWN_MAX + 7)
@@ -146,7 +166,7 @@ def test_a_job_that_is_held_up_has_no_rate_and_a_finished_one_no_bar() -> None:
 def test_why_a_job_waits_is_its_error_before_anything_else() -> None:
     broken = Broken("failed", "of old", None, None)
     assert why_of(job(error="new", broken=broken))[0] == "new"
-    assert why_of(job(broken=broken))[0] == "failed: of old"
+    assert why_of(job(broken=broken))[0] == "of old"
     assert row(job(waiting=waiting(Reason.QUEUE)), NOW).since == "1:30"
     assert why_of(CREATED, "stuck")[0] == "stuck"
 
