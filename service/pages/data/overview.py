@@ -12,7 +12,7 @@ from service.operations.status.models import BarrierView, GraphDetail, JobView
 from service.operations.status.setbacks import setbacks
 from service.operations.world import World
 from service.pages.asking import Ask
-from service.pages.data.bars import job_bar
+from service.pages.data.bars import reads_history
 from service.pages.data.graph import Graph, graph
 from service.pages.data.jobs import FILTERS
 from service.pages.data.trouble import Trouble, troubles
@@ -57,7 +57,7 @@ async def read(ask: Ask) -> Overview:
         troubles=found[:TROUBLES_SHOWN],
         troubles_count=len(found),
         graph=graph(await lineage.lineage(world), {job.id: job for job in jobs}, stuck),
-        moves=len(jobs) <= JOBS_MOVING_MAX and any(job_bar(job) is not None for job in jobs),
+        moves=len(jobs) <= JOBS_MOVING_MAX and any(map(reads_history, jobs)),
     )
 
 
@@ -85,7 +85,7 @@ def strip(
     )
     slots = sum(one.parallelism for one in workers)
     queued = sum(job.state is JobState.QUEUED for job in jobs)
-    unfinished = sum(job_bar(job) is not None for job in jobs)
+    unfinished = sum(map(reads_history, jobs))
     return (
         ("Leader", leads),
         ("Workers", f"{len(workers)} alive, {slots} slots"),
