@@ -18,7 +18,7 @@ from service.cli import access, detail, inspection, loading, output, pipeline, w
 from service.cli.client import DEFAULT_URL, ExitCode, Job, Json, OneJob, Service, Token, Url, connected
 from service.cli.live import Live
 from service.cli.statement_runner import StatementRunner, exit_code_of
-from service.domain.words import span, speed
+from service.domain.words import UNLIMITED, span, speed
 
 app = typer.Typer(
     name="tidefill",
@@ -252,9 +252,9 @@ def throttle(
     as_json: Json = False,
 ) -> None:
     """Limit how fast a job reads history."""
-    if not limit.isdecimal() and limit not in {"auto", "unlimited"}:
+    if not limit.isdecimal() and limit not in {"auto", UNLIMITED}:
         raise typer.BadParameter("takes a whole number, `auto` or `unlimited`", param_hint="LIMIT")
-    body = {"backfill_rate_limit": int(limit) if limit.isdecimal() else {"auto": "auto", "unlimited": None}[limit]}
+    body = {"backfill_rate_limit": int(limit) if limit.isdecimal() else {"auto": "auto", UNLIMITED: None}[limit]}
     with connected(url, token, as_json=as_json) as service:
         path = f"/v1/fragments/{job}" if fragment else f"/v1/jobs/{service.job_called(job)}"
         _acknowledge(service.patch(path, body), f"{job} throttled to {limit}", as_json=as_json)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from service.cli import output, watching
-from service.domain.words import span, speed
+from service.domain.words import UNLIMITED, span, speed
 
 _COLUMNS: Final = (
     ("Fragment", "bigint"),
@@ -83,7 +83,7 @@ def _row(scan: Mapping[str, Any]) -> list[object]:
 
 
 def _limit(scan: Mapping[str, Any]) -> str:
-    limit = "none" if scan["rate_limit"] is None else f"{scan['rate_limit']:,}"
+    limit = UNLIMITED if scan["rate_limit"] is None else f"{scan['rate_limit']:,}"
     return limit if scan["auto"] is None else f"{limit} (auto, {scan['auto']['phase']})"
 
 

@@ -11,6 +11,7 @@ import typer
 
 from service.cli import output
 from service.cli.client import DEFAULT_URL, CutError, ExitCode, Json, Service, Token, Url, connected
+from service.domain.words import capital
 
 commands = typer.Typer()
 _RECONNECT_SECONDS: Final = 0.5
@@ -166,7 +167,7 @@ def _status_lines(
     for graph in graphs:
         paused = ", backfills paused" if graph["paused"] else ""
         error = f", last recovery: {graph['last_error']}" if graph["last_error"] else ""
-        yield f"graph {graph['graph']}: {graph['status']}, {graph['recoveries']} recoveries{paused}{error}"
+        yield f"graph {graph['graph']}: {capital(graph['status'])}, {graph['recoveries']} recoveries{paused}{error}"
     counts = ", ".join(f"{count} {state}" for state, count in _by_state(jobs).items())
     yield f"jobs: {counts or 'none'}"
     for job in jobs:

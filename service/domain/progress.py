@@ -298,19 +298,18 @@ def _waiting_for(
 
 
 def _history_waits_for(scans: Sequence[ScanProgress]) -> str | None:
-    open_scans = [scan for scan in scans if not scan.finished]
     # A scan that waits for its place depends on the other scans, so those give the reason.
-    free = [scan for scan in open_scans if not scan.waiting]
-    if open_scans and not free:
-        return "backfill_order"
+    free = [scan for scan in scans if not (scan.finished or scan.waiting)]
+    if not free:
+        return None if all(scan.finished for scan in scans) else "backfill_order"
     if held := held_outside(free):
         return held
-    if free and all(scan.rate_limit == 0 for scan in free):
+    limited = [scan for scan in free if scan.rate_limit is not None]
+    if not limited:
+        return None
+    if len(limited) == len(free) and not any(scan.rate_limit for scan in limited):
         return "backfill_rate_limit is 0"
-    if any(scan.rate_limit is not None for scan in free):
-        limits = ", ".join(_limit_text(scan) for scan in free if scan.rate_limit is not None)
-        return f"throttled to {limits} rows/s per actor"
-    return None
+    return f"throttled to {', '.join(map(_limit_text, limited))} rows/s per actor"
 
 
 def _limit_text(scan: ScanProgress) -> str:

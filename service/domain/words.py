@@ -1,4 +1,9 @@
-"""Write durations and rates as people read them, in a terminal and in a browser."""
+"""Write durations, rates and states as people read them, in a terminal and in a browser."""
+
+from typing import Final
+
+UNLIMITED: Final = "unlimited"
+"""A limit that is not set, as users type it too."""
 
 
 def span(seconds: float | None) -> str:
@@ -8,6 +13,11 @@ def span(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def capital(state: str) -> str:
+    """Return a state as it is shown: `Running` of `RUNNING`, and `Not ready` of `not ready`."""
+    return state.capitalize() if state.isupper() else state[:1].upper() + state[1:]
 
 
 def speed(rows_per_second: float) -> str:

@@ -4,7 +4,7 @@ Next: `service.api.routes.jobs`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -18,6 +18,7 @@ from service.api.routes import jobs as jobs_api
 from service.domain.errors import Invalid, MetaError, Unavailable
 from service.domain.job import CREATING, JobState
 from service.domain.roles import Role
+from service.domain.words import UNLIMITED
 from service.operations.commands import mutations as commands
 from service.operations.jobs import lifecycle
 from service.operations.sources import shown
@@ -72,9 +73,9 @@ class Action:
 def limit_of(text: str) -> jobs_api.Limited:
     """Return the limit of a field: `auto`, `unlimited`, or rows per second and actor. Raises Invalid."""
     typed = text.strip().lower()
-    if typed not in {"auto", "unlimited"} and not (typed.isascii() and typed.isdigit() and len(typed) <= 12):
+    if typed not in {"auto", UNLIMITED} and not (typed.isascii() and typed.isdigit() and len(typed) <= 12):
         raise Invalid("a limit is a whole number of rows per second and actor, auto, or unlimited", pointer="limit")
-    value = {"auto": "auto", "unlimited": None}.get(typed, typed)
+    value = {"auto": "auto", UNLIMITED: None}.get(typed, typed)
     try:
         return jobs_api.Limited.model_validate(
             {"backfill_rate_limit": int(typed) if value == typed != "auto" else value}
@@ -165,7 +166,7 @@ async def _set(act: Act) -> str:
 async def _reload(act: Act) -> str:
     table = act.form.get("table", "")
     outcome = await dispatch.run(act.world, f"ALTER TABLE {quoted(table)} RELOAD", session={}, asked_by=act.caller)
-    return "; ".join([f"{table} is read again from its external table", *outcome.notices])
+    return "; ".join([f"{table} follows again, and its history is read", *outcome.notices])
 
 
 async def _give_up(act: Act) -> str:
@@ -186,12 +187,14 @@ async def _act_on_all(act: Act) -> str:
     found = await _matching(act.world, act.form.get("state", ""))
     if what == "cancel":
         creating = [job.id for job in found if job.state in CREATING]
-        cancelled = await lifecycle.cancel(act.world, creating, asked_by=act.caller)
+        caller = act.caller.saying(what, ", ".join(map(str, creating)))
+        cancelled = await lifecycle.cancel(act.world, creating, asked_by=caller)
         return f"cancel: {len(cancelled)} jobs, of {len(found)} that match"
     done, refused = 0, list[str]()
     for job in found:
         try:
-            await _ON_EACH[what](act, job)
+            # The address of this form names no job, so the audit trail has to be told of each.
+            await _ON_EACH[what](replace(act, caller=act.caller.saying(what, str(job.id))), job)
         except MetaError as error:
             refused.append(f"{job.name}: {error.message}")
         else:

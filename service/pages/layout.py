@@ -84,13 +84,28 @@ def _ordered(nodes: Sequence[K], edges: Sequence[tuple[K, K]], layer_of: Mapping
         before.setdefault(other, []).append(one)
         after.setdefault(one, []).append(other)
     place = {key: number / len(row) for row in rows for number, key in enumerate(row)}
+    still = 0
     for turn in range(_PASSES):
         near, order = (before, rows) if turn % 2 == 0 else (after, rows[::-1])
-        for row in order:
-            mean = {key: _mean([place[one] for one in near.get(key, ())], place[key]) for key in row}
-            row.sort(key=mean.__getitem__)
-            place.update({key: number / len(row) for number, key in enumerate(row)})
+        moved = [_sort(row, near, place) for row in order]
+        still = 0 if any(moved) else still + 1
+        # Without a move in both directions no later pass moves anything.
+        if still == 2:
+            break
     return rows
+
+
+def _sort(row: list[K], near: Mapping[K, Sequence[K]], place: dict[K, float]) -> bool:
+    """Sort a layer by the mean place of neighbours, and return whether that moved a node."""
+    if not any(key in near for key in row):
+        return False
+    mean = {key: _mean([place[one] for one in near.get(key, ())], place[key]) for key in row}
+    found = sorted(row, key=mean.__getitem__)
+    if found == row:
+        return False
+    row[:] = found
+    place.update({key: number / len(row) for number, key in enumerate(row)})
+    return True
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from service.domain.roles import Role, permits
-from service.domain.words import span, speed
+from service.domain.words import capital, span, speed
 from service.pages import words
 from service.pages.notices import PARAMETER, Notices
 from service.pages.table import PAGES
@@ -60,6 +60,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(
+        capital=capital,
         instant=words.instant,
         millis=words.millis,
         number=words.number,

@@ -154,7 +154,7 @@ def test_a_broken_followed_table_has_its_mend_as_a_button(chromium: "Browser", d
     with pages_server(database_url, fill) as url, reading(chromium, url) as reader:
         page = reader.go("/")
         rows = page.get_by_role("region", name="What needs you").locator("tbody tr").all_inner_texts()
-        assert [row.split()[:2] for row in rows] == [["broken", "followed"], ["stale", "over_it"]]
+        assert [row.split()[:2] for row in rows] == [["Broken", "followed"], ["Stale", "over_it"]]
         page.get_by_role("link", name="Read the table again").click()
         page.get_by_role("button", name="Read the table again").wait_for()
         reader.go("/sources")

@@ -109,7 +109,7 @@ def test_a_failed_view_stands_first_and_says_why(service: Service, reader: Reade
     service.run("INSERT INTO orders VALUES (0, 0, 'none')")
     page = reader.go("/")
     row = page.get_by_role("region", name="What needs you").locator("tr", has_text="counted").first
-    row.get_by_text("failed", exact=True).wait_for()
+    row.get_by_text("Failed", exact=True).wait_for()
     row.get_by_role("link", name="counted").click()
     page.get_by_text("none").first.wait_for()
 

@@ -1,6 +1,6 @@
-"""Take the pictures of pages that the documents show, of a service that runs: `make demo KEEP=1`, then this.
+"""Take the picture of the overview that the documents show, of a service that runs: `make demo KEEP=1`, then this.
 
-`python -m tests.support.pictures http://127.0.0.1:8700 revenue` takes those of the overview and of a job.
+`python -m tests.support.pictures http://127.0.0.1:8700`
 """
 
 import sys
@@ -10,20 +10,17 @@ from typing import Final
 from tests.support.browser import running_chromium
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/pages"
-_WIDTH, _HEIGHT = 1120, 640
+_WIDTH, _HEIGHT = 1280, 640
 
 
-def take(url: str, job: str) -> None:
-    """Write the pictures."""
+def take(url: str) -> None:
+    """Write the picture."""
     FOLDER.mkdir(exist_ok=True)
     with running_chromium() as browser:
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT}, color_scheme="light")
-        for name, path in (("overview", "/"), ("job", f"/relation?name={job}")):
-            page.goto(f"{url}{path}")
-            if name == "job":
-                page.get_by_role("link", name="Its job").first.click()
-            page.screenshot(path=FOLDER / f"{name}.png", full_page=name == "overview")
+        page.goto(url)
+        page.screenshot(path=FOLDER / "overview.png", full_page=True)
 
 
 if __name__ == "__main__":
-    take(*sys.argv[1:3])
+    take(sys.argv[1])

@@ -90,7 +90,7 @@ def named_otherwise(sent: Sequence[str], before: Shape, now: Shape) -> bool:
 
 def _gone(was: ExternalColumn, found: ExternalColumn | None, now: Shape) -> str:
     what = "was dropped" if found is None else f'was renamed to "{found.name}"'
-    none = ", and a reload needs one of its name"
+    none = ", and a column of this name has to be there first"
     other = none if now.named(was.name) is None else ", and another column has its name now"
     return f'its column "{was.name}" {what}{other}'
 

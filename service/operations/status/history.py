@@ -5,13 +5,17 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from service.domain.errors import NotFound
-from service.domain.job import Job
+from service.domain.graph import GraphStatus
+from service.domain.job import TERMINAL, Job, JobState
 from service.domain.launching import Launch
 from service.operations.polling import until
 from service.operations.status.models import BarrierPage, BarrierView, CommandView, GraphDetail
 from service.operations.world import Arrival, Context, World
 from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, JobId
+
+NOT_RUN = TERMINAL | {JobState.INITIAL, JobState.QUEUED, JobState.FAILED}
+"""States of the jobs that no worker runs."""
 
 
 async def barriers(world: World, *, limit: int, before: Epoch | None, caller: str = "") -> BarrierPage:
@@ -65,6 +69,29 @@ async def jobs_of(world: World, graphs: Collection[GraphId]) -> Mapping[GraphId,
             for job in await tx.jobs.where(graph=graph):
                 found[graph] = job
     return found
+
+
+async def job_names(world: Context, jobs: Collection[JobId]) -> Mapping[JobId, str]:
+    """Return the names of the relations of these jobs, of those that exist. An ended job keeps its name."""
+    if not jobs:
+        return {}
+    async with world.stores.begin() as tx:
+        return {job.id: job.name for job in await tx.jobs.where(ids=jobs)}
+
+
+async def worker_of(world: World, wanted: JobId) -> WorkerRecord | None:
+    """Return the worker that runs a job's graph. None while no worker does, or if the job has no graph any more."""
+    now, lease = world.clock.now(), world.workers.lease
+    async with world.stores.begin() as tx:
+        job = await tx.jobs.get(wanted)
+        if job is None or job.state in NOT_RUN:
+            return None
+        views = await tx.graphs.views({job.graph, DATABASE_GRAPH}, now=now, lease=lease)
+        # The graph of a snapshot job ends, and its job goes on in the database graph.
+        view = views.get(job.graph, views[DATABASE_GRAPH])
+        if view.status is not GraphStatus.RUNNING or view.worker not in view.alive:
+            return None
+        return next((one for one in await tx.workers.all(now=now, lease=lease) if one.worker == view.worker), None)
 
 
 async def launches(world: Context) -> Sequence[Launch]:

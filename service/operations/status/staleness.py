@@ -45,6 +45,12 @@ async def broken_of(tx: Transaction) -> Mapping[RelationId, Broken]:
     return found
 
 
+async def lapses_of(world: Context) -> Mapping[RelationId, Broken]:
+    """Return all relations that are not kept current, logical views included."""
+    async with world.stores.begin() as tx:
+        return await broken_of(tx)
+
+
 async def notices_of(tx: Transaction, names: Collection[str]) -> tuple[str, ...]:
     """Return the notices for a query that reads these relations."""
     found = await broken_of(tx) if names else {}

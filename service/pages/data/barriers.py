@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from service.domain.words import capital
 from service.operations import parameters
 from service.operations.status import history
 from service.operations.status.models import BarrierView
@@ -53,7 +54,7 @@ async def read(ask: Ask) -> Barriers:
     top = max((height_ms(one) for one in found), default=0.0)
     return Barriers(
         facts=(
-            ("Graph", str(state.status)),
+            ("Graph", capital(state.status)),
             ("Interval", f"{known.barrier_interval_ms:,} ms"),
             (
                 "Checkpoint",

@@ -26,12 +26,15 @@ def bar(rows: int, total: int | None, percent: float | None) -> Bar:
     return Bar(known, f"{known:.1f} %: {rows:,} of {number(total)} rows")
 
 
+def reads_history(job: JobView) -> bool:
+    """Return whether a job reads history, or will."""
+    return job.progress.phase not in {Phase.CREATED, Phase.STOPPED}
+
+
 def job_bar(job: JobView) -> Bar | None:
     """Return the bar of a job; None if it reads no history now."""
     one = job.progress
-    if one.phase in {Phase.CREATED, Phase.STOPPED}:
-        return None
-    return bar(one.rows, one.total, one.percent)
+    return bar(one.rows, one.total, one.percent) if reads_history(job) else None
 
 
 def held_up(job: JobView) -> bool:

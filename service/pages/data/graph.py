@@ -17,9 +17,11 @@ NAME_MAX: Final = 21
 """How many characters of a name fit a box."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Box:
-    """A relation. `word` is its state in one word, which is also the class of its colour."""
+    """A relation. `word` is its state in one word, which is also the class of its colour. `said` is all that the box
+    shows beside the name, in words. It is not frozen, because creating hundreds would take twice as long.
+    """
 
     id: RelationId
     name: str
@@ -27,6 +29,7 @@ class Box:
     kind: str
     word: str
     note: str
+    said: str
     bar: Bar | None
     address: str
     reads: tuple[str, ...]
@@ -41,10 +44,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The picture. `hidden` counts the relations that are not drawn."""
+    """The picture. `edges` is one path of all edges, because an element for each takes service and browser longer.
+    `hidden` counts the relations that are not drawn.
+    """
 
     boxes: tuple[Box, ...]
-    paths: tuple[str, ...]
+    edges: str
     width: int
     height: int
     hidden: int
@@ -54,17 +59,37 @@ class Graph:
 
 def graph(found: Lineage, jobs: Mapping[JobId, JobView], stuck: Collection[JobId] = ()) -> Graph:
     """Return the picture of a lineage, at most `DRAWN_MAX` relations of it. `stuck` are jobs whose graph fails."""
-    drawn = [one for one in found.members if one.kind is not RelationKind.INTERNAL][:DRAWN_MAX]
+    known = [one for one in found.members if one.kind is not RelationKind.INTERNAL]
+    drawn = known[:DRAWN_MAX]
     names = {one.id: one.name for one in found.members}
     reads: dict[RelationId, list[str]] = {}
     for read, reader in found.edges:
         reads.setdefault(reader, []).append(names[read])
+    stale = _stale_views(found, jobs)
     shape = layout([one.id for one in drawn], found.edges)
     boxes = tuple(
-        _box(one, jobs.get(one.job) if one.job else None, reads.get(one.id, ()), (at.x, at.y), stuck=one.job in stuck)
+        _box(
+            one,
+            jobs.get(one.job) if one.job else None,
+            reads.get(one.id, ()),
+            (at.x, at.y),
+            word="waits" if one.job in stuck else "stale" if one.id in stale else None,
+        )
         for one, at in zip(drawn, shape.placed, strict=True)
     )
-    return Graph(boxes, shape.paths, shape.width, shape.height, len(found.members) - len(drawn))
+    return Graph(boxes, "".join(shape.paths), shape.width, shape.height, len(known) - len(drawn))
+
+
+def _stale_views(found: Lineage, jobs: Mapping[JobId, JobView]) -> Collection[RelationId]:
+    """Return the logical views that read what is not kept current. They have no job that says so."""
+    lapsed = {job.relation for job in jobs.values() if job.broken is not None}
+    views = {one.id for one in found.members if one.kind is RelationKind.VIEW}
+    stale: set[RelationId] = set()
+    # A view reads older ones only, so one pass in the order of the readers finds those that read others.
+    for read, reader in sorted(found.edges, key=lambda edge: edge[1]) if lapsed and views else ():
+        if reader in views and (read in lapsed or read in stale):
+            stale.add(reader)
+    return stale
 
 
 def word_of(member: Member, job: JobView | None) -> str:
@@ -78,17 +103,20 @@ def word_of(member: Member, job: JobView | None) -> str:
     return {"Created": "current", "Creating": "backfilling"}.get(job.state, job.state.lower())
 
 
-def _box(member: Member, job: JobView | None, reads: Sequence[str], at: tuple[int, int], *, stuck: bool) -> Box:
+def _box(member: Member, job: JobView | None, reads: Sequence[str], at: tuple[int, int], *, word: str | None) -> Box:
     name = member.name
-    own_graph = "own graph" if job is not None and job.own_graph is not None else ""
+    note = "own graph" if job is not None and job.own_graph is not None else ""
+    word = word or word_of(member, job)
+    drawn = None if job is None else job_bar(job)
     return Box(
         id=member.id,
         name=name,
         short=name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 1]}…",
         kind=member.kind,
-        word="waits" if stuck else word_of(member, job),
-        note=own_graph,
-        bar=None if job is None else job_bar(job),
+        word=word,
+        note=note,
+        said=", ".join(filter(None, (member.kind, note, word, "" if drawn is None else drawn.text))),
+        bar=drawn,
         address=f"/jobs/{job.id}" if job is not None else _address(member),
         reads=tuple(reads),
         x=at[0],

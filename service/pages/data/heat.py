@@ -1,4 +1,7 @@
-"""The vnodes of a scan as a strip of cells: how far each has come. Pure."""
+"""The vnodes of a scan as a strip of cells: how far each has come. Pure.
+
+The state of a cell is its shape as well as its colour: hollow, half, or full.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,8 +10,10 @@ from typing import Final
 
 from service.operations.status.models import VnodeView
 
-CELL: Final = 6
+CELL: Final = 8
 PER_ROW: Final = 64
+STATES: Final = ("not_started", "in_progress", "completed")
+"""The states of vnodes, in the order in which each goes through them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +28,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The cells with their size in pixels, and the same in words."""
+    """The cells with their size in pixels, and the same in words. `key` are pairs (state, count and state in words)."""
 
     cells: tuple[Cell, ...]
     width: int
     height: int
     text: str
+    key: tuple[tuple[str, str], ...]
     cell: int = CELL - 1
 
 
@@ -43,10 +49,11 @@ def strip(vnodes: Sequence[VnodeView]) -> Strip:
         )
         for place, one in enumerate(vnodes)
     )
-    counts = Counter(words(one.state) for one in vnodes)
+    counts = Counter(one.state for one in cells)
     rows = -(-len(vnodes) // PER_ROW)
-    text = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    return Strip(cells, min(len(vnodes), PER_ROW) * CELL, rows * CELL, text or "no vnodes")
+    key = tuple((state, f"{counts[state]:,} {words(state)}") for state in STATES)
+    text = ", ".join(said for _, said in key) if vnodes else "no vnodes"
+    return Strip(cells, min(len(vnodes), PER_ROW) * CELL, rows * CELL, text, key)
 
 
 def words(state: str) -> str:

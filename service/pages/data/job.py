@@ -7,16 +7,16 @@ from typing import Final
 
 from service.domain.errors import MetaError
 from service.domain.job import CREATING, TERMINAL, JobState
-from service.domain.words import speed
+from service.domain.words import UNLIMITED, speed
 from service.operations.statements import dispatch
-from service.operations.status import listing
+from service.operations.status import history, listing
 from service.operations.status.models import FragmentView, JobDetail, JobView, LimitChangeView
 from service.operations.status.setbacks import setbacks
 from service.operations.world import World
 from service.pages.asking import Ask
 from service.pages.data.bars import Bar, bar, held_up, job_bar, moving
 from service.pages.data.heat import Strip, strip
-from service.pages.data.jobs import why_of
+from service.pages.data.jobs import not_current, why_of
 from service.pages.data.plan import FREE, explained
 from service.pages.data.recent import recent
 from service.pages.data.sql import SqlPage, fault_of, shown
@@ -84,6 +84,8 @@ class JobPage:
     bar: Bar | None
     facts: tuple[tuple[str, str], ...]
     phases: tuple[tuple[str, str, str], ...]
+    fault: str
+    """The state of a relation that is not kept current in one word, such as `broken`."""
     why: str
     since: str
     until: str
@@ -110,6 +112,9 @@ async def read(ask: Ask) -> JobPage:
     stuck = (await setbacks(world, [detail.job])).get(wanted)
     running = ask.verifications.of(wanted)
     found = page(detail, strips, limits, events_of(detail.job, newest), running, ask.now, stuck)
+    worker = await history.worker_of(world, wanted)
+    if worker is not None:
+        found = replace(found, facts=(*found.facts, ("Worker", f"{worker.worker} on {worker.host}")))
     return replace(found, plan=await _plan(ask, detail.job)) if ask.text("plan") else found
 
 
@@ -132,6 +137,7 @@ def page(
         bar=job_bar(job),
         facts=(*(_facts(job)), *((("Rate", rate), ("Time left", eta)) if rate else ())),
         phases=phases(job, now),
+        fault=not_current(job.state, job.broken),
         why=why,
         since=ago(since, now),
         until="" if until is None else instant(until),
@@ -248,7 +254,7 @@ def _scan(one: FragmentView, cells: Strip | None, *, held: bool, ended: bool) ->
 
 
 def _limit(one: FragmentView) -> str:
-    limit = "none" if one.rate_limit is None else f"{one.rate_limit:,} rows/s and actor"
+    limit = UNLIMITED if one.rate_limit is None else f"{one.rate_limit:,} rows/s and actor"
     return f"{limit} (auto)" if one.auto is not None else limit
 
 

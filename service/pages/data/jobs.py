@@ -10,7 +10,7 @@ from service.domain.errors import Invalid
 from service.domain.job import CREATING, JobState
 from service.domain.progress import Phase
 from service.operations.status import listing
-from service.operations.status.models import JobView
+from service.operations.status.models import Broken, JobView
 from service.operations.status.setbacks import setbacks
 from service.pages.asking import Ask
 from service.pages.data.bars import Bar, job_bar, moving
@@ -81,7 +81,7 @@ def row(job: JobView, now: datetime, stuck: str | None = None) -> Row:
         name=job.name,
         kind=job.kind,
         state=job.state,
-        fault="" if job.broken is None or job.state is JobState.FAILED else job.broken.state,
+        fault=not_current(job.state, job.broken),
         bar=job_bar(job),
         text="100 %" if job.progress.phase is Phase.CREATED else "",
         speed=speed,
@@ -91,12 +91,17 @@ def row(job: JobView, now: datetime, stuck: str | None = None) -> Row:
     )
 
 
+def not_current(state: JobState | None, broken: Broken | None) -> str:
+    """Return in one word that a relation is not kept current. Empty if it is, or if the state of its job says so."""
+    return "" if broken is None or state is JobState.FAILED else broken.state
+
+
 def why_of(job: JobView, stuck: str | None = None) -> tuple[str, datetime | None]:
     """Return why a job makes no progress or its relation is not kept current, and since when. Empty if neither."""
     if job.error is not None:
         return job.error, job.finished_at or job.state_since
     if job.broken is not None:
-        return f"{job.broken.state}: {job.broken.reason}", job.broken.since
+        return job.broken.reason, job.broken.since
     if job.waiting is not None:
         return job.waiting.text, job.waiting.since
     return stuck or job.progress.waiting_for or "", None

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.job import JobState
+from service.domain.words import capital
 from service.operations.sources import shown
 from service.operations.status import history, lineage, listing
 from service.operations.status.models import BarrierView, GraphDetail, JobView
 from service.operations.status.setbacks import setbacks
 from service.operations.world import World
 from service.pages.asking import Ask
-from service.pages.data.bars import job_bar
+from service.pages.data.bars import reads_history
 from service.pages.data.graph import Graph, graph
 from service.pages.data.jobs import FILTERS
 from service.pages.data.trouble import Trouble, troubles
@@ -56,7 +57,7 @@ async def read(ask: Ask) -> Overview:
         troubles=found[:TROUBLES_SHOWN],
         troubles_count=len(found),
         graph=graph(await lineage.lineage(world), {job.id: job for job in jobs}, stuck),
-        moves=len(jobs) <= JOBS_MOVING_MAX and any(job_bar(job) is not None for job in jobs),
+        moves=len(jobs) <= JOBS_MOVING_MAX and any(map(reads_history, jobs)),
     )
 
 
@@ -84,11 +85,14 @@ def strip(
     )
     slots = sum(one.parallelism for one in workers)
     queued = sum(job.state is JobState.QUEUED for job in jobs)
-    unfinished = sum(job_bar(job) is not None for job in jobs)
+    unfinished = sum(map(reads_history, jobs))
     return (
         ("Leader", leads),
         ("Workers", f"{len(workers)} alive, {slots} slots"),
-        ("Graph", f"{state.status}, {state.recoveries:,} {'recovery' if state.recoveries == 1 else 'recoveries'}"),
+        (
+            "Graph",
+            f"{capital(state.status)}, {state.recoveries:,} {'recovery' if state.recoveries == 1 else 'recoveries'}",
+        ),
         ("Backfills", "paused" if state.paused else "not paused"),
         ("Jobs", f"{len(jobs)}, {unfinished} unfinished"),
         ("Queue", f"{queued} queued"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.operations import parameters
-from service.operations.status import listing
+from service.operations.status import listing, staleness
 from service.operations.status.models import DdlProgress
 from service.pages.asking import Ask
 from service.pages.data.bars import Bar, bar
@@ -13,11 +13,14 @@ from service.pages.words import ago
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A job. `place` is None once it has started. `waits` are the scans that the backfill order delays, in words."""
+    """A job. `fault` is the state of a relation that is not kept current, such as `broken`. `place` is None once it has
+    started. `waits` are the scans that the backfill order delays, in words.
+    """
 
     id: int
     name: str
     state: str
+    fault: str
     place: int | None
     bar: Bar
     why: str
@@ -39,11 +42,13 @@ async def read(ask: Ask) -> Queue:
     """Read the queue."""
     known = await parameters.known(ask.world, ask.caller.role)
     found = ordered(await listing.ddl_progress(ask.world))
+    faults = await staleness.degraded_of(ask.world)
     rows = tuple(
         Waiter(
             id=one.ddl_id,
             name=one.name,
             state=one.state,
+            fault=faults.get(one.name, ""),
             place=one.queue_place,
             bar=bar(one.rows, one.total, one.percent),
             why=one.waiting.text if one.waiting is not None else one.waiting_for or "",

@@ -8,6 +8,7 @@ from typing import Final
 
 from service.domain.job import JobState
 from service.domain.waiting import Reason
+from service.domain.words import capital
 from service.operations.sources.shown import SourceView
 from service.operations.status.models import JobView
 from service.pages.words import ago
@@ -61,18 +62,22 @@ def _of_checks(checks: Mapping[str, str]) -> Iterator[Trouble]:
     ways = {"worker": ("Workers", "/workers"), "barriers": ("Barriers", "/barriers"), "graph": ("Events", "/events")}
     for name, said in checks.items():
         if said != "ok":
-            yield Trouble(
-                "not ready", name.replace("_", " "), "/events", said, "", *ways.get(name, ("Events", "/events"))
-            )
+            state, colon, why = said.partition(":")
+            text = f"{capital(state)}{colon}{why}" if name == "graph" else said
+            chosen = ways.get(name, ("Events", "/events"))
+            yield Trouble("not ready", name.replace("_", " "), "/events", text, "", *chosen)
 
 
 def _of_jobs(jobs: Sequence[JobView], stuck: Mapping[JobId, str], now: datetime) -> Iterator[Trouble]:
+    ids = {job.name: job.id for job in jobs}
     for job in jobs:
         address = f"/jobs/{job.id}"
         if job.broken is not None:
             one = job.broken
             way = {"broken": ("Read the table again", address), "failed": ("Read why, and drop it", address)}
-            chosen = way.get(one.state, ("What it reads has the fault", address))
+            cause = ids.get(one.because_of or "")
+            inherited = (f"{one.because_of} has the fault", f"/jobs/{cause}") if cause else ("The job's page", address)
+            chosen = way.get(one.state, inherited)
             yield Trouble(one.state, job.name, address, one.reason, ago(one.since, now), *chosen)
         elif job.state is JobState.FAILED:
             since = ago(job.finished_at, now)

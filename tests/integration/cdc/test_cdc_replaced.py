@@ -45,7 +45,7 @@ SWAPPED = "; ".join(
     f"alter table {{{{0}}}} rename column {one} to {other}"
     for one, other in (("{1}", "x"), ("{0}", "{1}"), ("x", "{0}"))
 )
-NONE = ", and a reload needs one of its name"
+NONE = ", and a column of this name has to be there first"
 ANOTHER = ", and another column has its name now"
 REPLACED = {
     "drop_and_rename": (

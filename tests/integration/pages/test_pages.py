@@ -12,7 +12,7 @@ from service.meta_store.stores import PostgresStores
 from service.pages.table import PAGES
 from service.protocol.columns import ColumnType
 from service.protocol.connector import Connector
-from service.protocol.ids import DATABASE_GRAPH, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, WorkerId
 from tests.conformance.test_meta_store_sources import made, new_follower
 from tests.support.http import Checks
 from tests.support.meta_store import (
@@ -89,9 +89,9 @@ async def test_the_overview_shows_first_what_needs_somebody(stores: PostgresStor
     checks = Checks({"meta_store": "ok", "leader": "ok", "worker": "no worker is alive"}, leads=lambda: False)
     async with pages(stores, checks=checks) as http:
         text = text_of(await http.get("/"))
-    assert text.index("not ready worker no worker is alive") < text.index("failed m cannot: t")
+    assert text.index("Not ready worker no worker is alive") < text.index("Failed m cannot: t")
     assert "Leader another service" in text
-    assert text.index("failed m cannot: t") < text.index("The graph as a list")
+    assert text.index("Failed m cannot: t") < text.index("The graph as a list")
 
 
 async def test_the_overview_draws_what_reads_what(http: httpx.AsyncClient, stores: PostgresStores) -> None:
@@ -236,6 +236,44 @@ async def test_a_worker_names_the_job_that_it_serves_alone(http: httpx.AsyncClie
     text = text_of(await http.get("/workers"))
     assert "w-1 1 all that have no worker of their own" in text
     assert f"w-2 {own} m" in text
+
+
+async def test_a_job_names_the_worker_that_runs_it(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    assert "Worker w-1" not in text_of(await http.get("/jobs/m"))
+    await running(stores)
+    assert "Worker w-1 on " in text_of(await http.get("/jobs/m"))
+    async with stores.begin() as tx:
+        await tx.jobs.move(view.id, JobEvent.FAILED, now=NOW, error="a value")
+    assert "Worker w-1 on " not in text_of(await http.get("/jobs/m"))
+
+
+async def test_every_page_shows_a_broken_table_in_the_same_words(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_follower(source, "followed"))
+        await add_created(tx, new_view("over_it", table.relation))
+        await tx.following.broke(source.id, "a change is missing", now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(0), now=NOW)
+    relations = text_of(await http.get("/relations"))
+    assert "followed table Created Broken" in relations
+    assert "over_it materialized view Created Stale" in relations
+    for address in ("/relation?name=followed", "/jobs/followed"):
+        assert "followed Created Broken" in text_of(await http.get(address))
+    for address in ("/jobs", "/queue"):
+        assert "followed Created Broken" in text_of(await http.get(address))
+    assert "Broken followed a change is missing" in text_of(await http.get("/"))
+
+
+async def test_the_audit_trail_names_jobs_by_their_relations(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    await send(http, f"/jobs/{view.id}/pause")
+    await send(http, "/jobs/act", state="Creating", what="throttle", limit="7", sure="1")
+    page = await http.get("/audit")
+    assert page.text.count(f'<a href="/jobs/{view.id}">m</a> (job {view.id})') == 2
+    assert f"POST /jobs/act m (job {view.id})" in text_of(page)
 
 
 async def test_the_overview_reads_no_columns(

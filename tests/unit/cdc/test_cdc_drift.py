@@ -25,9 +25,12 @@ BEFORE = shape(ID, B, C)
 OTHER = altered(B, number=4)
 
 REASONS: list[tuple[Shape, str]] = [
-    (shape(ID, C), 'its column "b" was dropped, and a reload needs one of its name'),
+    (shape(ID, C), 'its column "b" was dropped, and a column of this name has to be there first'),
     (shape(ID, C, OTHER), 'its column "b" was dropped, and another column has its name now'),
-    (shape(ID, altered(B, name="x"), C), 'its column "b" was renamed to "x", and a reload needs one of its name'),
+    (
+        shape(ID, altered(B, name="x"), C),
+        'its column "b" was renamed to "x", and a column of this name has to be there first',
+    ),
     (
         shape(ID, altered(B, name="x"), C, OTHER),
         'its column "b" was renamed to "x", and another column has its name now',

@@ -332,7 +332,7 @@ def test_a_job_is_shown_with_its_order_and_why_it_waits(command: Command, routes
     ]
     cells = [[cell.strip() for cell in line.split("│")] for line in lines if "│" in line]
     assert [row[-2:] for row in cells] == [
-        ["none", "finished"],
+        ["unlimited", "finished"],
         ["700 (auto, even steps)", "reading"],
         ["0", "after b"],
     ]

@@ -26,7 +26,7 @@ def test_status_says_what_is_not_ready(command: Command, routes: Routes, readine
     ended = command("status")
     assert ended.exit_code == (0 if code == 200 else 3), ended.output
     assert ("no worker is alive" in ended.stdout) == (code == 503)
-    assert "graph 1: RUNNING, 2 recoveries, backfills paused" in ended.stdout
+    assert "graph 1: Running, 2 recoveries, backfills paused" in ended.stdout
     assert "m (job 7) Failed: division by zero" in ended.stdout
 
 

@@ -9,19 +9,31 @@ import pytest
 from service.domain.job import JobState
 from service.domain.parameters import SystemParameters
 from service.domain.progress import Phase
+from service.domain.roles import Role
 from service.domain.waiting import Reason, Waiting
 from service.operations.status.lineage import Lineage, Member
-from service.operations.status.models import BarrierView, Broken, JobView, ProgressView
+from service.operations.status.models import (
+    BarrierView,
+    Broken,
+    FragmentView,
+    JobDetail,
+    JobView,
+    PositionCounts,
+    ProgressView,
+)
+from service.pages.data.audit import jobs_of
 from service.pages.data.barriers import HEIGHT, height_ms, stacks
 from service.pages.data.bars import job_bar, moving
 from service.pages.data.graph import DRAWN_MAX, graph
-from service.pages.data.job import controls, events_of, phases
+from service.pages.data.job import controls, events_of, page, phases
 from service.pages.data.jobs import FILTERS, row, why_of
 from service.pages.data.parameters import rows
 from service.pages.data.sinks import sorted_out
 from service.pages.data.trouble import troubles
+from service.ports.audit import AuditEntry, Outcome
 from service.ports.records import Event
-from service.protocol.ids import JobId, RelationId
+from service.protocol.ids import FragmentId, JobId, RelationId
+from service.protocol.plan import FragmentKind
 from service.protocol.relation import RelationKind
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -73,7 +85,12 @@ def test_troubles_come_worst_first_with_a_way_out() -> None:
     assert all(one.way and one.way_address for one in found)
     assert found[4].since == "1:30"
     assert found[4].way_address == "/parameters"
+    assert (found[3].way, found[3].way_address) == ("The job's page", "/jobs/2"), "t is not among the jobs"
+    (_, stale) = troubles(READY, [jobs[3], job(broken=Broken("stale", "it reads broken", None, "broken"))], [], {}, NOW)
+    assert (stale.way, stale.way_address) == ("broken has the fault", "/jobs/4")
     assert troubles(READY, [CREATED], [], {}, NOW) == ()
+    (found,) = troubles({"graph": "RECOVERING: a worker: it died"}, [], [], {}, NOW)
+    assert found.text == "Recovering: a worker: it died"
 
 
 def test_many_jobs_that_wait_for_the_same_thing_are_one_trouble() -> None:
@@ -110,6 +127,23 @@ def test_a_box_says_its_state_in_one_word(given: JobView, word: str) -> None:
     assert (box.word, box.address) == (word, "/jobs/7")
 
 
+def test_logical_views_over_a_broken_table_are_stale_in_the_picture() -> None:
+    table = replace(CREATED, broken=Broken("broken", "", None, None))
+    members = (
+        Member(RelationId(7), "m", RelationKind.TABLE, table.id, table.state, readable=True),
+        *(Member(RelationId(at), f"v{at}", RelationKind.VIEW, None, None, readable=True) for at in (8, 9, 10)),
+    )
+    edges = ((RelationId(8), RelationId(9)), (RelationId(7), RelationId(8)))
+    found = graph(Lineage(members, edges), {table.id: table})
+    assert [box.word for box in found.boxes] == ["broken", "stale", "stale", "ready"]
+
+
+def test_what_only_the_service_reads_is_neither_drawn_nor_counted() -> None:
+    inner = Member(RelationId(8), "__m_1", RelationKind.INTERNAL, JobId(7), JobState.CREATED, readable=True)
+    found = graph(Lineage((inner,), ()), {})
+    assert (found.boxes, found.hidden) == ((), 0)
+
+
 def test_a_graph_draws_some_relations_and_counts_the_others() -> None:
     members = tuple(
         Member(RelationId(at), f"v{at}", RelationKind.VIEW, None, None, readable=True) for at in range(DRAWN_MAX + 7)
@@ -132,7 +166,7 @@ def test_a_job_that_is_held_up_has_no_rate_and_a_finished_one_no_bar() -> None:
 def test_why_a_job_waits_is_its_error_before_anything_else() -> None:
     broken = Broken("failed", "of old", None, None)
     assert why_of(job(error="new", broken=broken))[0] == "new"
-    assert why_of(job(broken=broken))[0] == "failed: of old"
+    assert why_of(job(broken=broken))[0] == "of old"
     assert row(job(waiting=waiting(Reason.QUEUE)), NOW).since == "1:30"
     assert why_of(CREATED, "stuck")[0] == "stuck"
 
@@ -143,6 +177,37 @@ def test_the_list_of_jobs_names_the_state_of_what_is_not_kept_current() -> None:
     assert (found.state, found.fault) == ("Created", "broken")
     assert row(CREATED, NOW).fault == ""
     assert row(job(state=JobState.FAILED, error="new", broken=Broken("failed", "new", None, None)), NOW).fault == ""
+
+
+@pytest.mark.parametrize(
+    ("route", "statement", "target", "jobs"),
+    [
+        ("/v1/jobs/{job}/pause", None, "7", (7,)),
+        ("/jobs/act", "pause", "7", (7,)),
+        ("/v1/sql", "CANCEL JOBS 7, 8", "7, 8", (7, 8)),
+        ("/v1/jobs/{job}", "{}", "m", ()),
+        ("/v1/jobs/{job}", "{}", "9" * 30, ()),
+        ("/v1/fragments/{fragment}", "{}", "7", ()),
+        ("/v1/sql", "DROP TABLE t", "7", ()),
+        ("/jobs/act", None, None, ()),
+    ],
+)
+def test_an_entry_names_jobs_by_number(
+    route: str, statement: str | None, target: str | None, jobs: tuple[int, ...]
+) -> None:
+    known: dict[str, Any] = {"id": 1, "at": NOW, "actor": "ci", "role": Role.OPERATOR, "method": "POST"}
+    known |= {"outcome": Outcome.ACCEPTED, "request_id": None, "trace_id": None}
+    found = jobs_of(AuditEntry(**known, route=route, statement=statement, target=target))
+    assert tuple(found) == jobs
+
+
+def test_a_limit_that_is_not_set_is_unlimited() -> None:
+    known: dict[str, Any] = {"id": FragmentId(1), "job": JobId(7), "upstream": "t", "scan_type": None, "auto": None}
+    known |= {"kind": FragmentKind.STREAM_SCAN, "waiting": False, "waits_for": (), "rows": 0, "total": None}
+    known |= {"rows_per_second": 0.0, "finished": False, "positions": PositionCounts(0, 0, 0, 0), "actors": ()}
+    detail = JobDetail(job(), (FragmentView(**known, rate_limit=None), FragmentView(**known, rate_limit=500)), (), {})
+    found = page(detail, {}, (), (), None, NOW)
+    assert [one.limit for one in found.scans] == ["unlimited", "500 rows/s and actor"]
 
 
 def test_a_filter_is_named_for_each_state() -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from service.domain.errors import Invalid
-from service.domain.words import span
+from service.domain.words import capital, span
 from service.operations.statements.outcome import Outcome
 from service.operations.status.models import VnodeView
 from service.pages import words
@@ -36,6 +36,11 @@ def test_durations_sizes_and_instants_are_as_on_the_command_line() -> None:
     assert words.facts({"auto": [], "jobs": [1, 2], "by": {}}) == "auto=none jobs=1, 2 by=none"
 
 
+def test_every_state_is_written_with_one_capital() -> None:
+    given = ("RUNNING", "not ready", "Created", "broken", "")
+    assert [capital(one) for one in given] == ["Running", "Not ready", "Created", "Broken", ""]
+
+
 def test_a_bar_has_a_number_only_where_the_total_is_known() -> None:
     assert bar(7, None, None).percent is None
     assert bar(7, None, None).text == "7 rows of an unknown number"
@@ -49,7 +54,9 @@ def test_a_strip_has_a_cell_for_each_vnode_and_says_the_same_in_words() -> None:
     found = strip([VnodeView(Vnode(at), ActorId(1), state, None, 3) for at, state in enumerate(states)])
     assert len(found.cells) == PER_ROW + 2
     assert found.cells[PER_ROW].x == 0 < found.cells[PER_ROW].y
-    assert found.text == f"1 completed, 1 in progress, {PER_ROW} not started"
+    assert found.text == f"{PER_ROW} not started, 1 in progress, 1 completed"
+    assert [state for state, _ in found.key] == ["not_started", "in_progress", "completed"]
+    assert strip([]).text == "no vnodes"
 
 
 def test_a_limit_is_drawn_as_steps() -> None:
