@@ -1,7 +1,8 @@
 """Have processes of their own compute what users ask for, one question at a time each (I13).
 
 A query can take all memory that its process has, or run where nothing interrupts it. Then its process ends, and nothing
-else does: epochs and the queries of other callers go on. The processes start with the first question, and stay.
+else does: epochs and the queries of other callers go on. A process starts with the first question that finds none
+ready, and when the questions of all others take long. It stays.
 """
 
 import multiprocessing
@@ -9,8 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -27,6 +28,8 @@ AT_ONCE: Final = 2
 """So many processes: the service asks for so much at once, of different callers (`Calls.verifications`)."""
 _START_SECONDS: Final = 120.0
 _STARTS_MAX: Final = 2
+_LONG_SECONDS: Final = 3.0
+"""After so long another process starts, for whoever comes next."""
 _REPLACED_SECONDS: Final = 10.0
 """The service waits for an answer somewhat longer than this."""
 _LATE_SECONDS: Final = 2.0
@@ -68,8 +71,8 @@ class _Process:
 class Apart:
     """The processes. `begin` runs in each of them.
 
-    They start in the background, so nobody pays for a process that the query of somebody else has ended: a question
-    takes the first one that is ready, and its own time passes meanwhile.
+    They start in the background, so nobody pays for a process that the query of somebody else takes or has ended: a
+    question takes the first one that is ready, and its own time passes meanwhile.
     """
 
     begin: Begin
@@ -88,12 +91,13 @@ class Apart:
         if running is None:
             return Rejected(id=question.id, error=_NO_START if self._failed else late(question))
         asked = question.model_copy(update={"timeout_ms": max(int((ends - _now()) * 1000), 1)})
-        answer = running.ask(asked, asked.timeout_ms / 1000 + _LATE_SECONDS)
+        with self._another_one():
+            answer = running.ask(asked, asked.timeout_ms / 1000 + _LATE_SECONDS)
         if answer is None:
             log.warning("apart.ended", question=question.id)
             error = late(question) if _now() >= ends else _ENDED
             # Its caller has the next turn when there is another process, and so leaves those of others alone.
-            self._lose().join(_REPLACED_SECONDS)
+            self._start().join(_REPLACED_SECONDS)
             return Rejected(id=question.id, error=error)
         self._ready.put(running)
         # It knows of the time that was left.
@@ -102,8 +106,7 @@ class Apart:
 
     def _take(self, ends: float) -> _Process | None:
         """Take a process that is ready, the one that was used last. None: there is none in time."""
-        if self._missing:
-            self._start()
+        self._assure_one()
         while True:
             try:
                 running = self._ready.get(timeout=max(ends - _now(), 0))
@@ -115,28 +118,40 @@ class Apart:
             elif running.waits:
                 return running
             else:
-                self._lose()
+                self._start()
 
-    def _lose(self) -> threading.Thread:
+    @contextmanager
+    def _another_one(self) -> Generator[None]:
+        """Have another process started if this takes long."""
+        timer = threading.Timer(_LONG_SECONDS, self._assure_one)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _assure_one(self) -> None:
+        """Start a process if none is ready and one is missing."""
         with self._lock:
-            self._missing += 1
-        return self._start()
+            wanted = self._missing > 0 and not any(self._ready.queue)
+            self._missing -= wanted
+        if wanted:
+            self._start()
 
     def _start(self) -> threading.Thread:
-        """Start what is missing, one after another."""
-        with self._lock:
-            count, self._missing, self._failed = self._missing, 0, False
-        starting = threading.Thread(target=self._fill, args=(count,), daemon=True, name="apart")
+        """Start a process: one that is missing, or in place of one that has ended."""
+        self._failed = False
+        starting = threading.Thread(target=self._fill, daemon=True, name="apart")
         starting.start()
         return starting
 
-    def _fill(self, count: int) -> None:
-        for _ in range(count):
-            started = next(filter(None, (self._started() for _ in range(_STARTS_MAX))), None)
-            with self._lock:
-                self._failed = started is None
-                self._missing += started is None
-            self._ready.put(started)
+    def _fill(self) -> None:
+        started = next(filter(None, (self._started() for _ in range(_STARTS_MAX))), None)
+        with self._lock:
+            self._failed = started is None
+            self._missing += started is None
+        self._ready.put(started)
 
     def _started(self) -> _Process | None:
         context = multiprocessing.get_context("spawn")

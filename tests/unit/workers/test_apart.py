@@ -15,6 +15,7 @@ from service.protocol.ids import GraphId, RelationId, RequestId
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Rejected, Response, Select, Selected
 from tests.support.waiting import until
+from workers.rpc import apart as rpc_apart
 from workers.rpc.apart import Answer, Apart
 
 pytestmark = pytest.mark.timeout(120)
@@ -108,12 +109,21 @@ def test_i13_another_query_goes_on_beside_one_that_hangs() -> None:
 def test_i13_a_query_that_ends_its_process_has_its_answer_when_there_is_another_one() -> None:
     apart = Apart(begin)
     known = {pid(apart.answer(question()))}
-    until(lambda: apart._ready.qsize() == 2, what="both have started")  # pyright: ignore[reportPrivateUsage]
     for _ in range(3):
         assert isinstance(apart.answer(question(1)), Rejected)
-        assert apart._ready.qsize() == 2  # pyright: ignore[reportPrivateUsage]
+        assert apart._ready.qsize() == 1  # pyright: ignore[reportPrivateUsage]
         known.add(pid(apart.answer(question())))
     assert len(known) == 4
+
+
+def test_i13_another_process_starts_beside_one_that_is_taken_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc_apart, "_LONG_SECONDS", 0.1)
+    apart = Apart(begin)
+    first = pid(apart.answer(question()))
+    with ThreadPoolExecutor(1) as calls:
+        calls.submit(apart.answer, question(2, timeout_ms=20_000))
+        until(lambda: apart._ready.qsize() == 1, what="another one")  # pyright: ignore[reportPrivateUsage]
+        assert pid(apart.answer(question())) != first
 
 
 def test_a_process_that_was_killed_meanwhile_is_replaced() -> None:
