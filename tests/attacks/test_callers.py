@@ -131,6 +131,9 @@ def test_s4_endless_and_large_queries_over_a_lake_leave_the_worker_to_others(
     body = {"sql": endless(0), "session": {"statement_timeout": "1500"}}
     with token(service, "slow", "viewer") as slow, token(service, "quick", "viewer") as quick, bystander.unharmed():
         worker = service.worker_pid()
+        # A process that starts takes some of the time of the query that waits for it.
+        answer = quick.post("/v1/sql", json={"sql": "SELECT count(*) FROM large"})
+        assert answer.json()["rows"] == [[20_000]], answer.text
         answer = slow.post("/v1/sql", json={"sql": LARGE})
         assert "more memory than the process has" in answer.text
         for number in (0, 1):

@@ -100,9 +100,10 @@ class Apart:
             self._start().join(_REPLACED_SECONDS)
             return Rejected(id=question.id, error=error)
         self._ready.put(running)
-        # It knows of the time that was left.
-        in_time = not isinstance(answer, Rejected) or answer.error != late(asked)
-        return answer if in_time else Rejected(id=question.id, error=late(question))
+        if isinstance(answer, Rejected):
+            # It knows of the time that was left.
+            return answer.model_copy(update={"error": answer.error.replace(late(asked), late(question))})
+        return answer
 
     def _take(self, ends: float) -> _Process | None:
         """Take a process that is ready, the one that was used last. None: there is none in time."""
