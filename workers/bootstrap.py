@@ -45,8 +45,6 @@ _OUTSIDE_GENERATIONS = Generation(0)
 """The generation of sessions that answer requests. They only read a pinned epoch, so no recovery has to fence them."""
 QUERY_MEMORY = "768m"
 """The heap of a process that computes queries."""
-_SMALL = "-XX:+ExitOnOutOfMemoryError -XX:GCTimeLimit=80 -XX:GCHeapFreeLimit=10 -XX:ParallelGCThreads=1"
-"""It ends soon when it finds little memory, and does not keep all processors busy until then."""
 _JVM_SECONDS = 0.5
 """How long to wait after an error for the JVM to exit. A dying JVM closes its connections a moment before it exits."""
 
@@ -141,7 +139,7 @@ def _computing_queries(settings: Settings, slots: int) -> Callable[[Select], Res
     url, memory = settings.state_store_url.get_secret_value(), {"spark.driver.memory": QUERY_MEMORY}
     client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
     java = settings.spark_conf.get(JAVA_OPTIONS, CONF[JAVA_OPTIONS])
-    options = {JAVA_OPTIONS: f"{java} {_SMALL}"}
+    options = {JAVA_OPTIONS: f"{java} -XX:+ExitOnOutOfMemoryError"}
     session = start(f"local[{slots}]", {**settings.spark_conf, **memory, **options})
 
     def computed(question: Select) -> Response:
