@@ -141,6 +141,8 @@ def _computing_queries(settings: Settings, slots: int) -> Callable[[Select], Res
     java = settings.spark_conf.get(JAVA_OPTIONS, CONF[JAVA_OPTIONS])
     options = {JAVA_OPTIONS: f"{java} -XX:+ExitOnOutOfMemoryError"}
     session = start(f"local[{slots}]", {**settings.spark_conf, **memory, **options})
+    # A first query that takes its time to begin would look like one that nothing interrupts.
+    warm(session.spark, slots)
 
     def computed(question: Select) -> Response:
         response = answer(session.spark, partial(_reader, url), client.secret, question, parallelism=slots)

@@ -58,10 +58,10 @@ class CatalogEntry:
     """It is a followed table, which only CDC fills."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CatalogOutline:
     """What a `CatalogEntry` says of its relation besides its columns and its definition. `location` is where the rows
-    of one that is read in place lie. It is not frozen, because thousands are created at once.
+    of one that is read in place lie.
     """
 
     id: RelationId

@@ -34,7 +34,7 @@ COMPUTED: Final = "SELECT id, customer, amount * 2 AS amount, created FROM {}"
 
 
 def lake(service: Service, tables: Tables, sizes: list[int]) -> list[Section]:
-    """Measure tables of several sizes: history, then one epoch of changes, and what that takes of memory."""
+    """Measure tables of several sizes: history, then epochs of changes, and what that takes of memory."""
     sections: list[Section] = []
     peaks: list[Figure] = []
     for rows in sizes:

@@ -32,7 +32,7 @@ _LONG_SECONDS: Final = 3.0
 """After so long another process starts, for whoever comes next."""
 _REPLACED_SECONDS: Final = 10.0
 """The service waits for an answer somewhat longer than this."""
-_LATE_SECONDS: Final = 2.0
+_LATE_SECONDS: Final = 4.0
 """A process ends a query in time itself, unless it cannot."""
 _ENDED: Final = (
     "the query took more memory than the process has that computes queries over a lake: select fewer or narrower rows"

@@ -6,16 +6,13 @@ from functools import partial
 
 from service.domain.errors import NotFound
 from service.domain.graph import GraphStatus
-from service.domain.job import TERMINAL, Job, JobState
+from service.domain.job import IN_GRAPH, Job
 from service.domain.launching import Launch
 from service.operations.polling import until
 from service.operations.status.models import BarrierPage, BarrierView, CommandView, GraphDetail
 from service.operations.world import Arrival, Context, World
 from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, JobId
-
-NOT_RUN = TERMINAL | {JobState.INITIAL, JobState.QUEUED, JobState.FAILED}
-"""States of the jobs that no worker runs."""
 
 
 async def barriers(world: World, *, limit: int, before: Epoch | None, caller: str = "") -> BarrierPage:
@@ -84,7 +81,7 @@ async def worker_of(world: World, wanted: JobId) -> WorkerRecord | None:
     now, lease = world.clock.now(), world.workers.lease
     async with world.stores.begin() as tx:
         job = await tx.jobs.get(wanted)
-        if job is None or job.state in NOT_RUN:
+        if job is None or job.state not in IN_GRAPH:
             return None
         views = await tx.graphs.views({job.graph, DATABASE_GRAPH}, now=now, lease=lease)
         # The graph of a snapshot job ends, and its job goes on in the database graph.

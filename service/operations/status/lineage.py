@@ -15,11 +15,10 @@ from service.protocol.relation import RelationKind
 Edge = tuple[RelationId, RelationId]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """An object of the catalog. No job creates a source, a logical view or an index: `job` and `state` are None then.
-    `readable` is true once it is created. The rows of one with a `location` lie there, in a lake. It is not frozen,
-    because thousands are created at once.
+    `readable` is true once it is created. The rows of one with a `location` lie there, in a lake.
     """
 
     id: RelationId

@@ -17,10 +17,10 @@ NAME_MAX: Final = 21
 """How many characters of a name fit a box."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Box:
     """A relation. `word` is its state in one word, which is also the class of its colour. `said` is all that the box
-    shows beside the name, in words. It is not frozen, because creating hundreds would take twice as long.
+    shows beside the name, in words.
     """
 
     id: RelationId
@@ -57,15 +57,21 @@ class Graph:
     box_height: int = HEIGHT
 
 
-def graph(found: Lineage, jobs: Mapping[JobId, JobView], stuck: Collection[JobId] = ()) -> Graph:
-    """Return the picture of a lineage, at most `DRAWN_MAX` relations of it. `stuck` are jobs whose graph fails."""
+def graph(
+    found: Lineage,
+    jobs: Mapping[JobId, JobView],
+    stuck: Collection[JobId] = (),
+    lapses: Collection[RelationId] = (),
+) -> Graph:
+    """Return the picture of a lineage, at most `DRAWN_MAX` relations of it. `stuck` are jobs whose graph fails, and
+    `lapses` the relations that are not kept current: no job says so of a logical view.
+    """
     known = [one for one in found.members if one.kind is not RelationKind.INTERNAL]
     drawn = known[:DRAWN_MAX]
     names = {one.id: one.name for one in found.members}
     reads: dict[RelationId, list[str]] = {}
     for read, reader in found.edges:
         reads.setdefault(reader, []).append(names[read])
-    stale = _stale_views(found, jobs)
     shape = layout([one.id for one in drawn], found.edges)
     boxes = tuple(
         _box(
@@ -73,23 +79,11 @@ def graph(found: Lineage, jobs: Mapping[JobId, JobView], stuck: Collection[JobId
             jobs.get(one.job) if one.job else None,
             reads.get(one.id, ()),
             (at.x, at.y),
-            word="waits" if one.job in stuck else "stale" if one.id in stale else None,
+            word="waits" if one.job in stuck else "stale" if one.job is None and one.id in lapses else None,
         )
         for one, at in zip(drawn, shape.placed, strict=True)
     )
     return Graph(boxes, "".join(shape.paths), shape.width, shape.height, len(known) - len(drawn))
-
-
-def _stale_views(found: Lineage, jobs: Mapping[JobId, JobView]) -> Collection[RelationId]:
-    """Return the logical views that read what is not kept current. They have no job that says so."""
-    lapsed = {job.relation for job in jobs.values() if job.broken is not None}
-    views = {one.id for one in found.members if one.kind is RelationKind.VIEW}
-    stale: set[RelationId] = set()
-    # A view reads older ones only, so one pass in the order of the readers finds those that read others.
-    for read, reader in sorted(found.edges, key=lambda edge: edge[1]) if lapsed and views else ():
-        if reader in views and (read in lapsed or read in stale):
-            stale.add(reader)
-    return stale
 
 
 def word_of(member: Member, job: JobView | None) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 from service.domain.job import JobState
 from service.domain.words import capital
 from service.operations.sources import shown
-from service.operations.status import history, lineage, listing
+from service.operations.status import history, lineage, listing, staleness
 from service.operations.status.models import BarrierView, GraphDetail, JobView
 from service.operations.status.setbacks import setbacks
 from service.operations.world import World
@@ -47,6 +47,7 @@ async def read(ask: Ask) -> Overview:
     sources = await shown.sources(world)
     stuck = await setbacks(world, jobs)
     found = troubles(checks, jobs, sources, stuck, ask.now)
+    lapses = await staleness.lapses_of(world) if any(job.broken for job in jobs) else ()
     (state,) = await history.graphs(world)
     workers = [one for one in await history.workers(world) if one.alive]
     barriers = (await history.barriers(world, limit=LOOKED_AT, before=None, caller=ask.caller.actor)).items
@@ -56,7 +57,7 @@ async def read(ask: Ask) -> Overview:
         paused=state.paused,
         troubles=found[:TROUBLES_SHOWN],
         troubles_count=len(found),
-        graph=graph(await lineage.lineage(world), {job.id: job for job in jobs}, stuck),
+        graph=graph(await lineage.lineage(world), {job.id: job for job in jobs}, stuck, lapses),
         moves=len(jobs) <= JOBS_MOVING_MAX and any(map(reads_history, jobs)),
     )
 

@@ -134,7 +134,7 @@ def test_logical_views_over_a_broken_table_are_stale_in_the_picture() -> None:
         *(Member(RelationId(at), f"v{at}", RelationKind.VIEW, None, None, readable=True) for at in (8, 9, 10)),
     )
     edges = ((RelationId(8), RelationId(9)), (RelationId(7), RelationId(8)))
-    found = graph(Lineage(members, edges), {table.id: table})
+    found = graph(Lineage(members, edges), {table.id: table}, (), {RelationId(at) for at in (7, 8, 9)})
     assert [box.word for box in found.boxes] == ["broken", "stale", "stale", "ready"]
 
 
