@@ -19,7 +19,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, SourceId, WorkerId
 from service.protocol.report import Failed, JobFailure
-from service.protocol.request import Rejected, Request, Response, Select, Verify
+from service.protocol.request import CheckPlace, DescribeTable, Rejected, Request, Response, Select, Verify
 from workers.agent import Agent
 from workers.cdc.connecting import AwayError
 from workers.connectors.in_place import PlacedStore
@@ -105,6 +105,8 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     def respond(request: Request) -> Response | None:
         if isinstance(request, Select):
             return apart.answer(request)
+        if isinstance(request, DescribeTable | CheckPlace):
+            apart.prepare()
         response = answer(session.spark, partial(_reader, url), client.secret, request, parallelism=session.parallelism)
         return None if isinstance(response, Rejected) and session.lost(_JVM_SECONDS) else response
 

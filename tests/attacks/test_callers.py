@@ -141,7 +141,7 @@ def test_s4_endless_and_large_queries_over_a_lake_leave_the_worker_to_others(
             assert answer.status_code == 422, answer.text
             assert "canceling statement due to statement timeout after 1500 ms" in answer.text
         with ThreadPoolExecutor(1) as beside:
-            long = beside.submit(slow.post, "/v1/sql", json={**body, "session": {"statement_timeout": "30000"}})
+            long = beside.submit(slow.post, "/v1/sql", json={**body, "session": {"statement_timeout": "45000"}})
             answer = quick.post("/v1/sql", json={"sql": "SELECT count(*) FROM large"})
             assert answer.json()["rows"] == [[20_000]], answer.text
             assert not long.done(), "queries of two callers run at once"

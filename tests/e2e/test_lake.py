@@ -107,6 +107,7 @@ SINKS: Final = {
 }
 
 
+@pytest.mark.soak
 def test_i14_joins_and_windows_go_from_delta_to_delta_over_kills(service: Service, tmp_path: Path) -> None:
     """Postgres stores none of their rows."""
     location = tmp_path / "sales"

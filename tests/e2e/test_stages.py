@@ -27,7 +27,7 @@ ENGINE = os.environ.get("STAGE_ENGINE", "auto")
     [
         pytest.param(tpch_at(SCALE), KILLS, id="tpch", marks=pytest.mark.soak),
         pytest.param(nexmark_of(BIDS), KILLS, id="nexmark", marks=pytest.mark.soak),
-        pytest.param(nexmark_of(BIDS, share=6), KILLS[-1:], id="nexmark-sixth"),
+        pytest.param(nexmark_of(BIDS, share=8), KILLS[-1:], id="nexmark-eighth"),
     ],
 )
 def test_i1_i3_i12_all_queries_are_followed_through_kills(

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 VERSION: Final = "v3.18.4"
+_SOON: Final = ("-gcflags=all=-N -l", "-ldflags=-s -w")
+"""It renders a chart a few dozen times, which does not repay what its compiler's optimizations cost."""
 _ROOT: Final = Path(__file__).parents[2]
 
 
@@ -20,7 +22,7 @@ def begin_building() -> None:
     if shutil.which("helm") or _BUILT.exists() or go is None:
         return
     _BUILT.parent.mkdir(parents=True, exist_ok=True)
-    command = [go, "install", "-p", "1", f"helm.sh/helm/v3/cmd/helm@{VERSION}"]
+    command = [go, "install", "-p", "1", *_SOON, f"helm.sh/helm/v3/cmd/helm@{VERSION}"]
     _building.append(subprocess.Popen(command, env={**os.environ, "GOBIN": str(_BUILT.parent)}))
 
 

@@ -1,8 +1,8 @@
 """Have processes of their own compute what users ask for, one question at a time each (I13).
 
 A query can take all memory that its process has, or run where nothing interrupts it. Then its process ends, and nothing
-else does: epochs and the queries of other callers go on. A process starts with the first question that finds none
-ready, and when the questions of all others take long. It stays.
+else does: epochs and the queries of other callers go on. A process starts when somebody looks at a lake, with the first
+question that finds none ready, and when the questions of all others take long. It stays.
 """
 
 import multiprocessing
@@ -84,6 +84,10 @@ class Apart:
     _failed: bool = False
     """Whether the last start has failed."""
 
+    def prepare(self) -> None:
+        """Start the first process in the background: who looks at a lake soon has questions."""
+        self._assure_one(AT_ONCE)
+
     def answer(self, question: Select) -> Response:
         """Answer a question. Every error becomes a `Rejected` answer."""
         ends = _now() + question.timeout_ms / 1000
@@ -132,10 +136,10 @@ class Apart:
         finally:
             timer.cancel()
 
-    def _assure_one(self) -> None:
-        """Start a process if none is ready and one is missing."""
+    def _assure_one(self, missing: int = 1) -> None:
+        """Start a process if none is ready and so many are missing."""
         with self._lock:
-            wanted = self._missing > 0 and not any(self._ready.queue)
+            wanted = self._missing >= missing and not any(self._ready.queue)
             self._missing -= wanted
         if wanted:
             self._start()

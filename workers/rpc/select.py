@@ -9,7 +9,7 @@ from service.protocol.columns import ColumnType, TypeName
 from service.protocol.request import Select, Selected
 from workers.engines.whole import blocks_of
 from workers.rpc.apart import late
-from workers.rpc.verify_stages import staged
+from workers.rpc.verify_stages import exchanging, staged
 from workers.spark.bounded import bounded_jobs
 from workers.state_store.port import TooSlowError, VersionedStore
 from workers.state_store.wire import ticked
@@ -20,7 +20,7 @@ def select(spark: SparkSession, store: VersionedStore, request: Select, *, paral
     blocks = blocks_of(request.relation.vnode_count, parallelism)
     try:
         with bounded_jobs(spark, request.timeout_ms, request.timeout_ms / 1000):
-            frame = staged(spark, store, request, blocks=blocks, tasks=parallelism)
+            frame = staged(exchanging(spark, parallelism), store, request, blocks=blocks, tasks=parallelism)
             texts = [text_of(one.name, one.type).alias(one.name) for one in request.relation.visible]
             found = frame.select(*texts).limit(request.rows_max + (not request.any_rows)).collect()
     except TooSlowError:

@@ -22,7 +22,7 @@ from workers.connectors.port import GONE
 from workers.engines.stage_lookups import Whole
 from workers.engines.whole import blocks_of
 from workers.rpc.select import text_of
-from workers.rpc.verify_stages import by_value, compared, staged
+from workers.rpc.verify_stages import by_value, compared, exchanging, staged
 from workers.spark.frames import spark_schema
 from workers.state_store.port import VNODE, VersionedStore
 from workers.state_store.wire import ticked
@@ -34,15 +34,16 @@ Digests = dict[int, tuple[int, int]]
 def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, parallelism: int) -> Verified:
     """Compare the two sides. Raises Spark's errors."""
     request = request.model_copy(update={"relation": compared(request.relation)})
+    session = exchanging(spark, parallelism * 4)
     whole = blocks_of(request.relation.vnode_count, parallelism)
-    expected, found = (_digests(frame, request.relation) for frame in _both(spark, store, request, blocks=whole))
+    expected, found = (_digests(frame, request.relation) for frame in _both(session, store, request, blocks=whole))
     differing = [vnode for vnode in sorted(expected.keys() | found.keys()) if expected.get(vnode) != found.get(vnode)]
     differences: tuple[VnodeDifference, ...] = ()
     if differing:
         narrowed = tuple(block for block in (_within(block, differing) for block in whole) if block)
         if request.relation.lake is not None:
             narrowed = whole
-        differences = _differences(*_both(spark, store, request, blocks=narrowed), request, differing)
+        differences = _differences(*_both(session, store, request, blocks=narrowed), request, differing)
     return Verified(
         id=request.id,
         epoch=request.epoch,
@@ -56,11 +57,11 @@ def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, paral
 
 
 def _both(
-    spark: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]
+    session: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]
 ) -> tuple[DataFrame, DataFrame]:
     """Return the rows that the view should hold, and the rows that it holds."""
-    held = Whole(store, request.relation, request.relation_epoch, blocks).frame(spark)
-    wanted = staged(spark, store, request, blocks=blocks)
+    held = Whole(store, request.relation, request.relation_epoch, blocks).frame(session)
+    wanted = staged(session, store, request, blocks=blocks, tasks=session.sparkContext.defaultParallelism)
     if request.relation.lake is None:
         return wanted, held
     # Rows of a lake have no vnode that stays.

@@ -31,27 +31,23 @@ from workers.spark.frames import spark_schema
 from workers.state_store.port import LIVE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
-PARTITIONS = 32
-"""Of an exchange, which spills to disk what a task cannot hold."""
+
+def exchanging(spark: SparkSession, partitions: int) -> SparkSession:
+    """Return a session whose exchanges have so many partitions. Each spills to disk what its task cannot hold."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    # Spark takes what a task of Python returns for as small as what it was given: a number.
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    return session
 
 
 def staged(
-    spark: SparkSession,
-    store: VersionedStore,
-    request: Verify | Select,
-    *,
-    blocks: tuple[Runs, ...],
-    tasks: int | None = None,
+    session: SparkSession, store: VersionedStore, request: Verify | Select, *, blocks: tuple[Runs, ...], tasks: int
 ) -> DataFrame:
     """Return the rows that the view should hold, those of the vnodes of `blocks` alone.
 
-    So many `tasks` read each relation and take the rows of an exchange. None: as many read as Spark has slots.
+    So many `tasks` read each relation.
     """
-    session = spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", str(tasks or PARTITIONS))
-    # Spark takes what a task of Python returns for as small as what it was given: a number.
-    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    tasks = tasks or session.sparkContext.defaultParallelism
     made: dict[RelationId, DataFrame] = {}
     for one in request.stages:
         frame = _Evaluation(session, store, request, one, made, tasks).frame()

@@ -1,5 +1,6 @@
 """Queries in processes of their own: whatever becomes of one, the next one is answered."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -89,6 +90,17 @@ def test_i13_a_process_stays_until_a_query_ends_it() -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(second, 0)
     assert pid(apart.answer(question())) not in {first, second}
+
+
+def test_the_first_process_is_prepared_once() -> None:
+    apart = Apart(begin)
+    known = {one.pid for one in multiprocessing.active_children()}
+    for _ in range(3):
+        apart.prepare()
+    until(lambda: apart._ready.qsize() == 1, what="it is ready")  # pyright: ignore[reportPrivateUsage]
+    (prepared,) = {one.pid for one in multiprocessing.active_children()} - known
+    apart.prepare()
+    assert pid(apart.answer(question())) == prepared
 
 
 def test_i13_another_query_goes_on_beside_one_that_hangs() -> None:
