@@ -65,7 +65,7 @@ def after_commit(view: GraphView, epoch: Epoch, *, now: datetime, pace: Pace) ->
         view.line.queued,
         view.recover_asked is not None,
     )
-    if not view.policy.shared or any(stirred):
+    if not view.policy.publishes or any(stirred):
         return None
     published = replace(view, committed=epoch, published=epoch, in_flight=None, uncommitted=0, attached=None)
     return decide(published, now=now, pace=pace)

@@ -191,7 +191,7 @@ class GraphView:
     cleanups_waiting: bool = False
     """The state store still holds something of a dropped, cancelled or failed relation."""
     unsettled: bool = False
-    """Whether committing an idle epoch has consequences. Set for the database graph only.
+    """Whether committing an idle epoch of a graph that publishes may have consequences.
 
     It is True while a scan of any graph has history left, while a job may want other actors, or while a created
     relation is not visible yet.

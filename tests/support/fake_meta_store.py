@@ -133,7 +133,7 @@ class FakeGraphs:
             hurries=not row.paused and self._backfilling(graph, lambda limit: limit is None),
             recover_asked=row.recover_asked,
             cleanups_waiting=database and bool(tables.cleanups),
-            unsettled=database and self._unsettled(),
+            unsettled=self._unsettled(),
             line=await FakeJobQueue(tables).line() if database else Line(),
             policy=DATABASE_POLICY if database else self._policy(graph),
             parameters=dict(tables.parameters.items()),

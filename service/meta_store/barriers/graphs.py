@@ -218,7 +218,7 @@ def _views() -> Select[*tuple[Any, ...]]:
             _attached(func.count()).label("uncommitted"),
             _attached(func.max(barrier.c.epoch)).label("attached"),
             *_asked(database),
-            and_(database, _unsettled()).label("unsettled"),
+            _unsettled().label("unsettled"),
             _PARAMETERS.label("parameters"),
             _backfilling(moving).label("backfilling"),
             and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),

@@ -78,14 +78,16 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
 
 
 async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effect]:
-    """Advance once. After a commit of the database graph, publish as well: the next look would decide that anyway.
+    """Advance once. After a commit of the database graph, and after an idle one of any graph, publish as well: the next
+    look would decide that anyway.
 
     Return the effects in order. After an idle epoch the last one is the wait for the next barrier, if nothing else is
     due. Raises Deposed, Unavailable.
     """
     look = await _advance(world, graph, term=term)
     committed, recorded, barrier = look.effect, look.recorded, look.view.in_flight
-    if not isinstance(committed, Commit) or not look.view.policy.shared or barrier is None or not recorded.answers:
+    known = recorded.idle or (look.view.policy.shared and recorded.answers)
+    if not isinstance(committed, Commit) or barrier is None or not known:
         return [look.effect]
     passed = _Passed(barrier.injected_at, None if recorded.idle else recorded.answers[-1].timings_ms)
     await _publish(world, look.view, committed.epoch, recorded, look.pace, passed, term=term)

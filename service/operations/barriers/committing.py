@@ -71,6 +71,8 @@ async def commit(
     answers = [answer for _, answer in collected]
     barriers = [barrier for barrier, _ in collected]
     if _is_idle(view) and not any(_did_something(barrier, answer) for barrier, answer in collected):
+        if (consumed := snapshots.consumed_by(answers)) is not None:
+            await tx.snapshots.replayed(graph, consumed)
         await tx.barriers.commit(graph, epoch, now=now)
         log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
         return Recorded(answers, idle=True)
@@ -102,7 +104,7 @@ async def commit(
 
 def _is_idle(view: GraphView) -> bool:
     """Whether nothing is pending in the graph, so that a commit only stores its answers."""
-    return view.policy.shared and not (view.commands_open or view.unsettled or view.line.held)
+    return view.policy.publishes and not (view.commands_open or view.unsettled or view.line.held)
 
 
 def _did_something(barrier: Barrier, answer: Collected) -> bool:

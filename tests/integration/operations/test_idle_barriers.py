@@ -8,16 +8,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event
 
-from service.domain.graph import Commit, Inject, Publish, Wait
+from service.domain.graph import Commit, GraphStatus, Inject, Publish, Wait
+from service.domain.job import JobEvent
 from service.domain.trace import Span, parse_traceparent
 from service.operations.barriers.advance import proceed
 from service.operations.status import history
-from service.protocol.ids import DATABASE_GRAPH, Epoch
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
 from service.protocol.mutation import Pause
 from service.telemetry.traces import Traces
 from tests.support.http import StillClock, changed
 from tests.support.leading import Leader
-from tests.support.meta_store import LEASE, NOW, WORKER, collected, running, stores_on
+from tests.support.meta_store import LEASE, NOW, WORKER, add_creating, collected, new_view, running, stores_on
 
 pytestmark = pytest.mark.postgres
 
@@ -32,14 +33,18 @@ class Idle:
     clock: StillClock
     statements: list[str] = field(default_factory=list[str])
 
-    async def look(self) -> list[object]:
-        return list(await proceed(self.leader.world, DATABASE_GRAPH, term=self.leader.term))
+    graph: GraphId = DATABASE_GRAPH
 
-    async def answer(self) -> Epoch:
+    async def look(self) -> list[object]:
+        return list(await proceed(self.leader.world, self.graph, term=self.leader.term))
+
+    async def answer(self, *, consumed: Epoch | None = None) -> Epoch:
         async with self.leader.stores.begin() as tx:
             barrier = await tx.barriers.for_worker(WORKER)
             assert barrier is not None
-            await tx.barriers.answer(collected(barrier.curr, generation=barrier.generation), now=self.clock.wall)
+            answer = collected(barrier.curr, generation=barrier.generation)
+            answer = answer.model_copy(update={"graph": self.graph, "consumed": consumed})
+            await tx.barriers.answer(answer, now=self.clock.wall)
         return barrier.curr
 
     async def injected(self) -> None:
@@ -79,6 +84,30 @@ async def test_an_idle_barrier_takes_two_looks_and_few_statements(idle: Idle) ->
     assert await idle.look() == [Commit(epoch), Publish(epoch), Wait(injected + SECOND, "barrier interval")]
     assert at_injection <= 5, idle.statements[:at_injection]
     assert len(idle.statements) - before <= 15, idle.statements[before:]
+
+
+async def test_an_idle_barrier_of_a_graph_of_its_own_costs_as_little(idle: Idle) -> None:
+    """It records how far it has read, and nothing else."""
+    async with idle.leader.stores.begin() as tx:
+        view = await add_creating(tx, replace(new_view("v"), own_graph="it was asked"))
+        idle.graph = (await tx.partial_graphs.begin(view.id, indexed=True)).graph
+        await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
+        await tx.visibility.publish(idle.graph, Epoch(0), now=NOW, created=True)
+        await tx.graphs.set_status(idle.graph, GraphStatus.RUNNING, now=NOW, worker=WORKER)
+    await idle.injected()
+    injected = idle.clock.wall
+    epoch = await idle.answer(consumed=Epoch(7))
+    before = len(idle.statements)
+    assert await idle.look() == [Commit(epoch), Publish(epoch), Wait(injected + SECOND, "barrier interval")]
+    assert len(idle.statements) - before <= 16, idle.statements[before:]
+    async with idle.leader.stores.begin() as tx:
+        snapshot = await tx.snapshots.of_graph(idle.graph)
+        assert snapshot is not None
+        assert snapshot.consumed == 7
+        await tx.rescaling.set_parallelism(view.id, 3, None)
+    await idle.injected()
+    epoch = await idle.answer(consumed=Epoch(8))
+    assert await idle.look() == [Commit(epoch)], "a job that may want other actors is looked at"
 
 
 async def test_an_idle_epoch_does_not_change_the_estimate_for_those_with_scans(idle: Idle) -> None:

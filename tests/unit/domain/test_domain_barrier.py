@@ -491,8 +491,10 @@ STIRRED: dict[str, GraphView] = {
 }
 
 
-def test_a_graph_at_rest_waits_for_the_interval_after_its_commit() -> None:
-    assert after_commit(IN_FLIGHT, Epoch(9), now=SOON, pace=PACE) == Wait(NOW + SECOND, "barrier interval")
+@pytest.mark.parametrize("policy", [DATABASE_POLICY, GraphPolicy(stays=True, created=True)])
+def test_a_graph_at_rest_waits_for_the_interval_after_its_commit(policy: GraphPolicy) -> None:
+    at_rest = replace(IN_FLIGHT, policy=policy)
+    assert after_commit(at_rest, Epoch(9), now=SOON, pace=PACE) == Wait(NOW + SECOND, "barrier interval")
 
 
 @pytest.mark.parametrize("stirred", STIRRED)
