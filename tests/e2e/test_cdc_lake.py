@@ -80,6 +80,7 @@ def test_a_followed_table_lies_in_a_lake(service: Service, external: External, t
     assert not [*(folder / "_tidefill").iterdir()]
 
 
+@pytest.mark.soak
 def test_its_history_is_limited_paused_rescaled_and_dropped(
     service: Service, external: External, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_i14_delta_tables_hold_a_view_and_a_log_over_kills(service: Service, tmp
     assert in_delta(tmp_path / "groups") == wanted
 
 
+@pytest.mark.soak
 def test_i14_a_delta_table_in_an_object_store_keeps_its_secret(service: Service) -> None:
     """I13 as well: a store that is away is said, and the sink goes on with the next value of its secret."""
     service.run("CREATE TABLE t (id bigint PRIMARY KEY, v int, day date)")

@@ -108,6 +108,7 @@ def test_i3_i12_views_over_a_folder_take_each_file_once_over_kills(service: Serv
     assert "is stale since" in str(service.run("SELECT * FROM grouped")["notices"])
 
 
+@pytest.mark.soak
 def test_i5_a_folder_that_is_away_is_waited_for(service: Service, tmp_path: Path) -> None:
     folder = tmp_path / "drop"
     folder.mkdir()

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import pytest
 
-SHARE: Final = 3
+SHARE: Final = 6
 """One of so many runs in `make test`."""
 LATER: Final = pytest.mark.soak
 
 
 def sampled(cases: Iterable[Any], share: int = SHARE) -> list[Any]:
-    """Return the cases for `parametrize`: of every three, or of so many, all but the first are marked `soak`.
+    """Return the cases for `parametrize`: of every six, or of so many, all but the first are marked `soak`.
 
     A tuple has a value for each of several arguments.
     """
@@ -25,7 +25,7 @@ def chosen(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
 
 
 def in_turn(cases: Iterable[Any], ways: Sequence[Any], share: int = SHARE) -> list[Any]:
-    """Return each case with each way for `parametrize`: `soak` has all, and `make test` of every third case, or of so
+    """Return each case with each way for `parametrize`: `soak` has all, and `make test` of every sixth case, or of so
     many, one way, another each time.
     """
     return [

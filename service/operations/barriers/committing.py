@@ -26,7 +26,7 @@ from service.operations.jobs.rescaling import settle
 from service.ports.meta_store import Transaction
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.cdc import SourceReport
-from service.protocol.ids import DATABASE_GRAPH, Epoch
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
 from service.protocol.mutation import Mutation, Reload, Update
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, DmlReport
@@ -71,11 +71,7 @@ async def commit(
     answers = [answer for _, answer in collected]
     barriers = [barrier for barrier, _ in collected]
     if _is_idle(view) and not any(_did_something(barrier, answer) for barrier, answer in collected):
-        if (consumed := snapshots.consumed_by(answers)) is not None:
-            await tx.snapshots.replayed(graph, consumed)
-        await tx.barriers.commit(graph, epoch, now=now)
-        log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
-        return Recorded(answers, idle=True)
+        return await _commit_idle(tx, graph, epoch, answers, now=now)
     commands = await tx.commands.carried(graph, epoch)
     await hold_jobs(tx, view, collected, commands)
     await _store(tx, collected, now=now)
@@ -100,6 +96,17 @@ async def commit(
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return recorded
+
+
+async def _commit_idle(
+    tx: Transaction, graph: GraphId, epoch: Epoch, answers: Sequence[Collected], *, now: datetime
+) -> Recorded:
+    """Record how far a graph of its own has read, and the commit."""
+    if (consumed := snapshots.consumed_by(answers)) is not None:
+        await tx.snapshots.replayed(graph, consumed)
+    await tx.barriers.commit(graph, epoch, now=now)
+    log.debug("barrier.committed", epoch=epoch, barriers=len(answers))
+    return Recorded(answers, idle=True)
 
 
 def _is_idle(view: GraphView) -> bool:

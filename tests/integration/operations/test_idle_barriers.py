@@ -10,6 +10,7 @@ from sqlalchemy import event
 
 from service.domain.graph import Commit, GraphStatus, Inject, Publish, Wait
 from service.domain.job import JobEvent
+from service.domain.parallelism import Adaptive
 from service.domain.trace import Span, parse_traceparent
 from service.operations.barriers.advance import proceed
 from service.operations.status import history
@@ -104,7 +105,7 @@ async def test_an_idle_barrier_of_a_graph_of_its_own_costs_as_little(idle: Idle)
         snapshot = await tx.snapshots.of_graph(idle.graph)
         assert snapshot is not None
         assert snapshot.consumed == 7
-        await tx.rescaling.set_parallelism(view.id, 3, None)
+        await tx.rescaling.set_parallelism(view.id, Adaptive(), None)
     await idle.injected()
     epoch = await idle.answer(consumed=Epoch(8))
     assert await idle.look() == [Commit(epoch)], "a job that may want other actors is looked at"
