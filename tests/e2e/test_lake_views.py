@@ -144,6 +144,8 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
         assert service.verified(name)["equal"], name
     mirrored(service, sales)
     in_the_lake(service, lake)
+    for name in VIEWS:
+        assert service.verified(name)["equal"], name
     DeltaTable(lake / "joined").optimize.compact()
     service.run("UPDATE cities SET name = 'BER' WHERE city = 'Bergen'")
     in_the_lake(service, lake)

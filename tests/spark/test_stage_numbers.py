@@ -88,7 +88,7 @@ async def held(chains: Chains, chain: Chain) -> list[tuple[object, ...]]:
     )
 
 
-@pytest.mark.parametrize("query", sampled([*SUMS, *COMPARED], 4 * SHARE))
+@pytest.mark.parametrize("query", sampled([*SUMS, *COMPARED], 2 * SHARE))
 async def test_i12_spark_has_postgres_s_digits(chains: Chains, in_spark: Made, query: str) -> None:
     by_store, by_spark = await chains.add(query), await chains.add(query, in_spark)
     assert [spark_reason(link.bound.stage) for link in by_spark.links] == [None] * len(by_spark.links)

@@ -27,6 +27,9 @@ from workers.spark.frames import spark_schema
 from workers.state_store.port import VNODE, VersionedStore
 from workers.state_store.wire import ticked
 
+_TASKS_BY_SLOT = 4
+"""Of an exchange. More of them cost a small view more than its rows do."""
+
 Digests = dict[int, tuple[int, int]]
 """vnode -> (rows, sum of the rows' hashes)."""
 
@@ -34,7 +37,7 @@ Digests = dict[int, tuple[int, int]]
 def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, parallelism: int) -> Verified:
     """Compare the two sides. Raises Spark's errors."""
     request = request.model_copy(update={"relation": compared(request.relation)})
-    session = exchanging(spark, parallelism * 4)
+    session = exchanging(spark, parallelism * _TASKS_BY_SLOT)
     whole = blocks_of(request.relation.vnode_count, parallelism)
     expected, found = (_digests(frame, request.relation) for frame in _both(session, store, request, blocks=whole))
     differing = [vnode for vnode in sorted(expected.keys() | found.keys()) if expected.get(vnode) != found.get(vnode)]

@@ -86,8 +86,8 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
     """
     look = await _advance(world, graph, term=term)
     committed, recorded, barrier = look.effect, look.recorded, look.view.in_flight
-    known = recorded.idle or (look.view.policy.shared and recorded.answers)
-    if not isinstance(committed, Commit) or barrier is None or not known:
+    at_once = recorded.idle or (look.view.policy.shared and recorded.answers)
+    if not isinstance(committed, Commit) or barrier is None or not at_once:
         return [look.effect]
     passed = _Passed(barrier.injected_at, None if recorded.idle else recorded.answers[-1].timings_ms)
     await _publish(world, look.view, committed.epoch, recorded, look.pace, passed, term=term)

@@ -33,7 +33,6 @@ class Idle:
     leader: Leader
     clock: StillClock
     statements: list[str] = field(default_factory=list[str])
-
     graph: GraphId = DATABASE_GRAPH
 
     async def look(self) -> list[object]:
