@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 LOCKS = Watch()
+WHOLE_SECONDS = 1800
+"""How long a test with whole processes may take. What it waits for ends far earlier (`PATIENCE`)."""
 
 
 def pytest_configure() -> None:
@@ -49,7 +51,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the files of the other half."""
+    """Leave out the files of the other half. Whole processes share a machine that may be busy."""
+    for item in items:
+        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(WHOLE_SECONDS))
     half = config.getoption("--half")
     if half is None:
         return

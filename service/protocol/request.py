@@ -95,6 +95,8 @@ class ReleaseTarget(_Target):
     """Remove what was prepared for the target of a sink that was dropped. The worker answers with `Done`."""
 
     type: Literal["release_target"] = "release_target"
+    purge: bool = False
+    """Whether the table goes as well, with all its files."""
 
 
 class DescribeTable(_Value):

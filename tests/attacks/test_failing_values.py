@@ -5,7 +5,7 @@ import pytest
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 DIGEST = "SELECT md5(k) AS d, min(k) AS k, count(*) AS n FROM t GROUP BY md5(k)"
 

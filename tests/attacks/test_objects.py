@@ -6,7 +6,7 @@ from tests.support.bystander import Bystander
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 
 def test_c5_a_name_that_a_user_takes_meanwhile_stops_no_publication(service: Service, bystander: Bystander) -> None:

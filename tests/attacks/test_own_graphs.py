@@ -6,7 +6,7 @@ from tests.support.bystander import Bystander
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 QUERY = "SELECT id, sum(v) OVER (ORDER BY id) AS s, rank() OVER (ORDER BY v DESC, id) AS r FROM hf"
 

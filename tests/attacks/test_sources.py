@@ -10,7 +10,7 @@ from tests.support.production import external_postgres, source, sources, until_b
 from tests.support.service import Service, data_directory
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.soak

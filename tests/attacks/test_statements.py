@@ -7,7 +7,7 @@ import pytest
 from tests.support.bystander import Bystander
 from tests.support.service import ProblemError, Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 
 def test_c1_s4_a_table_with_a_system_columns_name_stops_nobody(service: Service, bystander: Bystander) -> None:

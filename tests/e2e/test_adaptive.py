@@ -7,7 +7,7 @@ import pytest
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.arrangement, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.arrangement]
 
 ROWS = 60_000
 FLOOR = 50

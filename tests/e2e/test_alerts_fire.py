@@ -17,7 +17,7 @@ from tests.support.debian import find_program
 from tests.support.service import API_TOKEN, Service, data_directory, free_port, running
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service]
 
 ALERTS: Final = Path(__file__).parents[2] / "helm" / "tidefill" / "alerts.yaml"
 OPERATIONS: Final = Path(__file__).parents[2] / "docs" / "operations.md"

@@ -14,7 +14,7 @@ from httpx import TransportError
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.arrangement, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.arrangement]
 
 ROWS: Final = 3_000
 SMALL: Final = ("shops", "goods", "days")

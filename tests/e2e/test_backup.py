@@ -18,7 +18,7 @@ from tests.support.postgres import fresh_database
 from tests.support.service import Service, data_directory
 from tests.support.waiting import Repeating, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.soak]
 
 ROWS: Final = 3_000
 

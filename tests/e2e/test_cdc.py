@@ -6,7 +6,7 @@ from tests.support.production import SLOT, External, source, until_backfilled, u
 from tests.support.service import Repeating, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 ITEMS = "create table items (id int primary key, name text, price numeric(10,2), at timestamptz, code char(5))"
 FILL = (

@@ -11,7 +11,7 @@ from tests.support.production import External, source, until_backfilled
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 FILL = (
     "insert into items select g, 'item ' || g, g / 4.0, timestamptz '2026-01-01' + g * interval '1 min', 'c' || g % 7"
@@ -33,7 +33,7 @@ def until_held(external: External, folder: Path) -> int:
         pairs = zip_longest(held(folder), wanted)
         return [pair for pair in pairs if pair[0] != pair[1]][:2]
 
-    until(lambda: not differing(), what=differing, seconds=120)
+    until(lambda: not differing(), what=differing)
     return len(wanted)
 
 
@@ -101,7 +101,7 @@ def test_its_history_is_limited_paused_rescaled_and_dropped(
     job = service.job("items")
     read = service.rows(job)
     external.run("insert into items values (0, 'new', 1, now(), 'x')")
-    until(lambda: len(held(folder)) >= read, what="what was read is carried while the graph is paused", seconds=60)
+    until(lambda: len(held(folder)) >= read, what="what was read is carried while the graph is paused")
     service.flush()
     assert service.rows(job) == read
     service.mutate({"type": "resume"})

@@ -6,7 +6,7 @@ from tests.support.production import External, source, until_backfilled
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 ROWS = 3_000
 QUERY = "SELECT k % 7 AS g, count(*) AS n, sum(v) AS s FROM r GROUP BY k % 7"

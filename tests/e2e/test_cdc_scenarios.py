@@ -12,7 +12,7 @@ from tests.support.scenarios import goes_on_over_a_kill, recovered
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 OPTIONS = {"v1": "", "v2": "backfill.parallelism = 2, backfill.num_rows_per_split = 100, "}
 """One ordered reader, and splits that two actors read."""

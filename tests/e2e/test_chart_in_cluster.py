@@ -11,7 +11,7 @@ from tests.support.control_plane.plane import Plane
 from tests.support.helm_release import CHART, RELEASE, Release, two_nodes
 from tests.support.waiting import Repeating, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.control_plane, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.control_plane]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.support.scripted_worker import ScriptedWorker, reported, scan_of
 from tests.support.service import Service
 from tests.support.waiting import Repeating, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 STORED = """
 select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace

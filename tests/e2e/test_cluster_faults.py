@@ -29,7 +29,7 @@ from tests.support.storm import Watcher
 from tests.support.storm_tables import Ledger, StormTable
 from tests.support.waiting import Repeating, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.control_plane, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.control_plane]
 VALUES: Final[dict[str, Any]] = {
     "service": {"replicas": 3},
     "worker": {"launcher": "kubernetes", "terminationGracePeriodSeconds": 600},

@@ -14,7 +14,7 @@ from tests.support.lakes import SECRET, bucket, object_store
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 ROWS = 1200
 OPTIONS = {

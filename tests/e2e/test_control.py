@@ -7,7 +7,7 @@ import pytest
 from service.protocol.relation import ALIVE
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.arrangement, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.arrangement]
 
 LIMIT = 100
 """Rows per second of the one actor."""

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.service import API_TOKEN, Service
 from tests.support.waiting import Repeating
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 
 ROWS = 5_000
 

@@ -25,7 +25,7 @@ from tests.support.state_store_locks import writers_held
 from tests.support.waiting import Repeating, until
 from tests.support.worker_process import WorkerProcess
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.arrangement, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.arrangement]
 
 WATCH = """
 create schema watch;

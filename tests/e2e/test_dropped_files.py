@@ -12,7 +12,7 @@ from tests.support.mirrored_lake import in_lake
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 VIEWS: Final = {
     "joined": "SELECT e.id, e.amount, c.name FROM {events} e JOIN cities c ON c.city = e.city",

@@ -8,7 +8,7 @@ import pytest
 from tests.support.sampling import LATER
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 ROWS = 120_000
 VIEWS: Mapping[str, str] = {

@@ -5,7 +5,7 @@ import pytest
 from tests.support.service import ARRANGEMENT, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 QUOTIENT = "SELECT id, k, 10 / v AS q FROM t"
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 Rows = list[list[object]]
 

@@ -5,7 +5,7 @@ import pytest
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 ROWS = 30_000
 FOUND = "SELECT id FROM orders WHERE customer = 17"

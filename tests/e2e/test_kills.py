@@ -19,7 +19,7 @@ from tests.support.state_store_locks import writers_held
 from tests.support.storm_kills import server
 from tests.support.workload import STRATEGIES, Workload, until_reading
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.support.control_plane.plane import Plane
 from tests.support.tides import LAUNCHER, TEMPLATES, Tides, running_tides
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.control_plane, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.control_plane]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.mirrored_lake import FED, in_lake
 from tests.support.service import ARRANGEMENT, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 VIEWS: Final = {
     "plain": "SELECT id, amount * 2 AS twice FROM {sales} WHERE amount > 0",

@@ -15,7 +15,7 @@ from tests.support.service import Service
 from tests.support.waiting import until
 from workers.connectors.delta_files import Files
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 KEYED = "(*, PRIMARY KEY (id))"
 

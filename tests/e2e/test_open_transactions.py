@@ -11,7 +11,7 @@ from psycopg import IsolationLevel, errors
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 JOINED = "CREATE MATERIALIZED VIEW b2 AS SELECT n1.id, n2.id AS yid FROM n1 JOIN n2 ON n1.k = n2.k"
 RETURNS = 90

@@ -21,7 +21,7 @@ from tests.support.scenarios import (
 from tests.support.service import ARRANGEMENT, ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 
 def together(*tables: str) -> str:

@@ -14,7 +14,7 @@ from tests.support.service import API_TOKEN, Service
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 ROWS = 20_000
 
 

@@ -10,7 +10,7 @@ from tests.support.service import Service
 from tests.support.waiting import until
 from tests.support.worker_process import WorkerProcess
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 SPECIFIED = "SELECT parallelism FROM rw_catalog.rw_streaming_jobs WHERE name = '{name}'"
 ACTORS = (

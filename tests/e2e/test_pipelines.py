@@ -12,7 +12,7 @@ from tests.support.mirrored_lake import in_lake
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 SPEC: Final = """name: shop
 storage: file://{lake}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 SLOTS = "ALTER SYSTEM SET max_concurrent_creating_streaming_jobs = "
 STOPPED = "WITH (backfill_rate_limit = 0) AS SELECT v FROM t"

@@ -7,7 +7,7 @@ from psycopg import IsolationLevel
 from tests.support.service import Service
 from tests.support.waiting import Repeating
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 EPOCHS = 12
 """How many different ones a reader of each kind looks at."""

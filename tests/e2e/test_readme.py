@@ -16,7 +16,7 @@ from tests.support.production import External
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (("README.md",), pytest.param(("README.md", "docs/tour.md"), marks=pytest.mark.soak))
 """The tour goes on where the README ends."""

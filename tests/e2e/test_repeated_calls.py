@@ -6,7 +6,7 @@ import pytest
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 KEY = {"Idempotency-Key": "ledger"}
 INSERT = {"sql": "INSERT INTO ledger VALUES (1), (2)"}

@@ -9,7 +9,7 @@ from tests.support.postgres import fresh_database
 from tests.support.service import Service, data_directory
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from service.protocol.ids import ActorId, Epoch, FragmentId, Generation, WorkerI
 from tests.support.scripted_worker import ScriptedWorker, reported, scan_of
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.arrangement, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.arrangement]
 
 
 def test_double_stale_and_disordered_reports_change_nothing(workerless: Service) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.service import ProblemError, Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.arrangement, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.arrangement]
 
 ROWS = 20_000
 VIEW = "CREATE MATERIALIZED VIEW copied WITH (backfill_rate_limit = 100) AS SELECT id, v, v + 1 AS w FROM history"

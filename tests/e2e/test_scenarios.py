@@ -30,7 +30,7 @@ from tests.support.scenarios import (
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 
 def ended(refused: ProblemError) -> str:

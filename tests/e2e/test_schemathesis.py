@@ -19,7 +19,7 @@ from service.operations.world import World
 from tests.support.http import OPEN, Checks
 from tests.support.sampling import SHARE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 SLOW = {"/v1/recover", "/v1/jobs/{job}/wait", "/v1/events"}
 """A recovery makes what follows wait for it; waiting for a job is waiting; a stream never ends."""

@@ -6,7 +6,7 @@ import pytest
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 ROWS = 3_000
 QUERY = "SELECT id, v + 1 AS w FROM history WHERE v >= 0"

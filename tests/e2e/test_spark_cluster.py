@@ -17,7 +17,7 @@ from tests.support.service import Service, data_directory, running
 from tests.support.spark_cluster import CONF, SparkCluster, spark_cluster
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.soak]
 
 ROWS = 4_000
 SPARK = {"stage_engine": "spark", "background_ddl": "true"}

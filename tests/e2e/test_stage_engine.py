@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 ROWS = 6_000
 SPARK = {"stage_engine": "spark", "background_ddl": "true"}

@@ -15,7 +15,7 @@ from tests.support.followed import KILLS, Benchmark, Followed, Kill, followed_th
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.e2e
 
 SCALE = float(os.environ.get("TPCH_SCALE", "0.0005"))
 BIDS = int(os.environ.get("NEXMARK_BIDS", "400"))

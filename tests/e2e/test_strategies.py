@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 ROWS = 12_000
 NO_SHUFFLE = {"streaming_use_snapshot_backfill": "off", "streaming_use_arrangement_backfill": "off"}

@@ -10,7 +10,7 @@ import pytest
 from tests.support.service import Service
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 FLOOD = 30
 MADE = 202

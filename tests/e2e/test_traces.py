@@ -10,7 +10,7 @@ from tests.support.collector import Collector, Taken, collecting
 from tests.support.service import API_TOKEN, ARRANGEMENT, WORKER_TOKEN, Service, data_directory
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service]
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PASSWORD, LITERAL, HEADER = "pa55word-of-a-source", "literal-of-a-statement", "token-of-the-collector"

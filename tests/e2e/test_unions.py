@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 UNION = (
     "SELECT id, amount, 'live' AS origin FROM orders WHERE amount < 500"

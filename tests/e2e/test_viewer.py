@@ -17,7 +17,7 @@ from tests.support.http import OPEN, Checks
 from tests.support.sampling import SHARE, sampled
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 EXAMPLES: Final = 8
 """Of each operation, in `make soak`."""

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.service import Service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 VIEWS = {
     "joined": "SELECT o.id, o.amount, c.region FROM orders o LEFT JOIN customers c ON o.customer = c.id",

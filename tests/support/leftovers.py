@@ -60,7 +60,7 @@ STORED = {
 
 def assert_nothing_left(service: Service) -> None:
     """Assert it, once the chores are done that take their time."""
-    until(lambda: not left(service), what=lambda: f"nothing is left: {left(service)}", seconds=180)
+    until(lambda: not left(service), what=lambda: f"nothing is left: {left(service)}")
 
 
 def left(service: Service) -> dict[str, object]:
@@ -83,7 +83,7 @@ def left(service: Service) -> dict[str, object]:
 
 def assert_one_worker(service: Service) -> None:
     """Assert that of all workers that the service has started one is left."""
-    until(lambda: not dict(_of_workers(service)), what=lambda: dict(_of_workers(service)), seconds=180)
+    until(lambda: not dict(_of_workers(service)), what=lambda: dict(_of_workers(service)))
 
 
 def _of_workers(service: Service) -> Iterator[tuple[str, object]]:

@@ -30,6 +30,10 @@ SERVE = (sys.executable, "-m", "service.cli", "serve")
 FAULTY = (sys.executable, "-m", "tests.support.faulty_service")
 
 
+PATIENT = {"statement_timeout": f"{PATIENCE * 1000:.0f}"}
+"""Every session, unless it says otherwise: the machine may be busy, and a first query over a lake waits for
+the start of its process.
+"""
 ARRANGEMENT = {"streaming_use_snapshot_backfill": "false"}
 """The session of a test that is about jobs created in the database graph."""
 
@@ -182,7 +186,7 @@ class Service:
 
     def run(self, text: str, **session: str) -> dict[str, Any]:
         """Run a statement; return the whole answer."""
-        return self.post("/v1/sql", {"sql": text, "session": {**self.session, **session}})
+        return self.post("/v1/sql", {"sql": text, "session": {**PATIENT, **self.session, **session}})
 
     def later(self, text: str, **session: str) -> "Future[dict[str, Any]]":
         """Run a statement in a session of its own; return its answer to come."""

@@ -53,5 +53,5 @@ class Blackhole:
     def keep_up(self, kept: KeptVersions) -> None:
         """See `Sink`."""
 
-    def clean_up(self) -> None:
+    def clean_up(self, *, purge: bool = False) -> None:
         """See `Sink`."""

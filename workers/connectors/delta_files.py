@@ -175,6 +175,10 @@ class Files:
         except FileNotFoundError:
             return
 
+    def clear(self) -> None:
+        """Remove everything below the table's folder."""
+        self.system.delete_dir_contents("", accept_root_dir=True)
+
 
 def _object_store(store: ObjectStore) -> pa_fs.FileSystem:
     place = urlsplit(store.endpoint or "")

@@ -185,15 +185,20 @@ class DeltaSink:
         """See `Sink`."""
         keep_up(self.options, kept)
 
-    def clean_up(self) -> None:
+    def clean_up(self, *, purge: bool = False) -> None:
         """See `Sink`."""
         staged = staged_in(self.options)
         for generation in _numbers(self.files, staged):
             self.discard(f"{staged}/{generation}")
         self.files.remove_folder(staged)
         table = delta_table(self.options)
-        if table.transaction_version(_OWNER) == _number(self.options.app):
+        mine = table.transaction_version(_OWNER) == _number(self.options.app)
+        if mine and purge:
+            self.files.clear()
+        elif mine:
             _hand_over(table, _NOBODY)
+        elif purge:
+            raise ValueError(f"{self.options.location} may have rows of other writers")
 
     @in_a_line()
     def pending(self, version: int, upto: Epoch) -> pa.Table | None:

@@ -99,8 +99,11 @@ class Sink(Protocol):
         """Do what keeps the target in shape, if it is due. `kept` returns the versions that epochs may still read."""
         ...
 
-    def clean_up(self) -> None:
-        """Remove what is prepared. The sink is dropped, and the target stays as it is."""
+    def clean_up(self, *, purge: bool = False) -> None:
+        """Remove what is prepared. The sink is dropped, and the target stays as it is. With `purge` it goes as well.
+
+        Raises ValueError if others write to it.
+        """
         ...
 
 

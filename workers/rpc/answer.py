@@ -50,7 +50,7 @@ def answer(
             case DescribeTable() | CheckPlace():
                 return _looked(request, secret_of)
             case ReleaseTarget(connector=connector):
-                sink_of(connector, secret_of, request.relation, Generation(0)).clean_up()
+                sink_of(connector, secret_of, request.relation, Generation(0)).clean_up(purge=request.purge)
                 return Done(id=request.id)
             case Verify() | Select():
                 return _computed(spark, reader(request), request, secret_of, parallelism)

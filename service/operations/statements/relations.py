@@ -2,19 +2,17 @@
 
 from typing import Final
 
-from service.domain.errors import NotFound
+from service.domain.errors import Invalid, NotFound
 from service.domain.roles import Role
 from service.operations.jobs import lifecycle
 from service.operations.naming import existing, internal_tables, named, relation_names
 from service.operations.sources import registry
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, listed, tag
-from service.operations.statements.targets import release, target_of
+from service.operations.statements.targets import release, targets_of
 from service.protocol.relation import RelationKind
 from service.sql.statements.relations import Describe, Drop, ShowCreate, ShowInternalTables, ShowRelations
 
-_SENT: Final = frozenset({RelationKind.SINK, RelationKind.MATERIALIZED_VIEW, RelationKind.TABLE})
-"""The kinds of relations that may have a target outside."""
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
 
 
@@ -26,16 +24,17 @@ def _role_of_drop(statement: Drop) -> Role:
 async def _drop(call: Call, statement: Drop) -> Outcome:
     world, kind, name, cascade = call.world, statement.kind, statement.name, statement.cascade
     try:
-        target = await target_of(world, name) if kind in _SENT else None
+        targets = await targets_of(world, name, purge=statement.purge)
+        if statement.purge and not targets:
+            raise Invalid(f"PURGE removes the files of a table in a lake that tidefill writes, and {name} has none")
         concerned = await lifecycle.drop(world, name, kind, cascade=cascade, asked_by=call.asked_by)
     except NotFound:
         # IF EXISTS is decided only here: a concurrent DROP may free the name after this one has found it taken.
         if not statement.if_exists or not await _free(call, name):
             raise
         return Outcome(tag("DROP", kind), notices=(f'{kind} "{name}" does not exist, skipping',))
-    if target is not None:
-        await release(world, target, asked_by=call.asked_by)
-    return Outcome(tag("DROP", kind), notices=await registry.left_behind(world, concerned))
+    left = [note for target in targets for note in await release(world, target, asked_by=call.asked_by)]
+    return Outcome(tag("DROP", kind), notices=(*await registry.left_behind(world, concerned), *left))
 
 
 async def _free(call: Call, name: str) -> bool:

@@ -1,5 +1,6 @@
 """Send the rows of a planned job to an external system. A worker makes the target ready, and cleans it up last."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -10,6 +11,7 @@ from service.domain.own_graph import check_own_graph
 from service.domain.roles import Role
 from service.domain.strategy import chosen
 from service.operations.asking import looking
+from service.operations.naming import named, readers
 from service.operations.sources.claiming import claimed
 from service.operations.sources.places import check_fed_by_others, check_place
 from service.operations.sources.secrets import check_secrets
@@ -17,7 +19,9 @@ from service.operations.statements.call import Call
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.records import NewJob
+from service.protocol.connector import Connector
 from service.protocol.ids import RequestId
+from service.protocol.plan import JobPlan
 from service.protocol.request import ReleaseTarget
 from service.sql.statements.target import Target
 from service.telemetry.log import logger
@@ -25,6 +29,7 @@ from service.telemetry.log import logger
 log = logger("targets")
 
 RELEASE_WAIT: Final = timedelta(seconds=15)
+PURGE_WAIT: Final = timedelta(seconds=60)
 
 
 def needs(target: Target | None) -> Role:
@@ -49,22 +54,34 @@ async def sent(call: Call, new: NewJob, target: Target) -> NewJob:
     return replace(new, fragments=tuple(last))
 
 
-async def target_of(world: Context, name: str) -> ReleaseTarget | None:
-    """Return what releases the target of a relation, or None if there is nothing to release."""
+async def targets_of(world: Context, name: str, *, purge: bool) -> Sequence[ReleaseTarget]:
+    """Return what releases the targets of a relation and of everything that reads it."""
     async with world.stores.begin() as tx:
-        found = await tx.catalog.named(name)
-        plans = [] if found is None else await tx.plans.of([found.job])
-    for plan in plans:
-        for connector in (plan.followed_in_lake, *(scan.sink for scan in plan.table_scans)):
-            if connector is not None and SINKS[connector.name].commits:
-                return ReleaseTarget(id=RequestId(0), connector=connector, relation=plan.relation)
-    return None
+        found = await named(tx, name)
+        doomed = [] if found is None else [found, *await readers(tx, found.id)]
+        plans = await tx.plans.of([one.entry.job for one in doomed if one.entry is not None])
+    return [
+        ReleaseTarget(id=RequestId(0), connector=connector, relation=plan.relation, purge=purge)
+        for plan in plans
+        if (connector := _committed_to(plan)) is not None
+    ]
 
 
-async def release(world: World, target: ReleaseTarget, *, asked_by: Asker) -> None:
-    """Have a worker remove the files that a dropped job had prepared. Files that stay harm nobody."""
+def _committed_to(plan: JobPlan) -> Connector | None:
+    """Return the target to which the epochs of a job are committed."""
+    targets = (plan.followed_in_lake, *(scan.sink for scan in plan.table_scans))
+    return next((one for one in targets if one is not None and SINKS[one.name].commits), None)
+
+
+async def release(world: World, target: ReleaseTarget, *, asked_by: Asker) -> Sequence[str]:
+    """Have a worker remove the files that a dropped job had prepared, or those of its table. Return what users should
+    know. Prepared files that stay harm nobody.
+    """
     try:
         async with looking(world, asked_by) as turn:
-            await turn.ask(target, limit=RELEASE_WAIT)
+            await turn.ask(target, limit=PURGE_WAIT if target.purge else RELEASE_WAIT)
     except MetaError as error:
-        log.warning("target.not_released", relation=target.relation.name, error=str(error))
+        name = target.relation.name
+        log.warning("target.not_released", relation=name, error=str(error))
+        return [f"{name} is dropped, and not all files of its table are removed: {error}"] if target.purge else ()
+    return ()

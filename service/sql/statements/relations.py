@@ -11,12 +11,16 @@ from service.sql.text.cursor import Cursor
 
 @dataclass(frozen=True, slots=True)
 class Drop(Statement):
-    """DROP. `kind` is the kind that the user names; the caller refuses another kind."""
+    """DROP. `kind` is the kind that the user names; the caller refuses another kind.
+
+    With `purge` the files of a table in a lake go as well. Spark's word for it.
+    """
 
     kind: RelationKind
     name: str
     if_exists: bool = False
     cascade: bool = False
+    purge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,9 @@ def _drop(cursor: Cursor) -> Drop:
     cascade = cursor.accept("cascade")
     if not cascade:
         cursor.accept("restrict")
+    purge = cursor.accept("purge")
     cursor.expect_end()
-    return Drop(kind, name, if_exists, cascade)
+    return Drop(kind, name, if_exists, cascade, purge)
 
 
 def _show_create(cursor: Cursor) -> ShowCreate:

@@ -147,7 +147,7 @@ def test_a_killed_server_is_started_again_where_it_was(postgres: EmbeddedPostgre
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     # A killed process is gone a moment after the signal.
-    until(lambda: postgres.keep_running() or None, seconds=30, what="started again")
+    until(lambda: postgres.keep_running() or None, what="started again")
     with psycopg.connect(url) as connection:
         assert connection.execute("select n from kept").fetchone() == (1,)
 

@@ -35,6 +35,7 @@ COMMANDS: list[tuple[str, Statement]] = [
     ("wait materialized view public.M", Wait(VIEW, "m")),
     ("DROP TABLE t", Drop(TABLE, "t")),
     ("DROP TABLE IF EXISTS t CASCADE", Drop(TABLE, "t", if_exists=True, cascade=True)),
+    ("DROP TABLE t CASCADE PURGE", Drop(TABLE, "t", cascade=True, purge=True)),
     ('DROP MATERIALIZED VIEW "M v" RESTRICT', Drop(VIEW, "M v")),
     ("SET backfill_rate_limit = 10", SetVariable("backfill_rate_limit", "10")),
     ("SET Backfill_Rate_Limit TO DEFAULT", SetVariable("backfill_rate_limit", "default")),

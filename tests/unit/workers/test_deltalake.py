@@ -235,6 +235,21 @@ def test_i9_a_dropped_sink_leaves_its_rows_and_nothing_else(lake: Lake) -> None:
     assert sink.files.names("_tidefill") == []
 
 
+def test_a_dropped_sink_takes_its_table_along_if_it_is_asked_to(lake: Lake) -> None:
+    """Unless others may write to the table."""
+    shared = Table(lake, type="append-only").begin(0)
+    with pytest.raises(ValueError, match="may have rows of other writers"):
+        shared.clean_up(purge=True)
+    assert shared.files.names("_delta_log")
+    table = Table(lake)
+    sink = table.begin(0)
+    prepare(sink, 5, (PAGE, 1, "a"))
+    sink.commit(Epoch(5))
+    sink.clean_up(purge=True)
+    assert sink.files.names("") == []
+    Table(lake).begin(0)
+
+
 @pytest.mark.parametrize(
     ("found", "options", "reason"),
     [
