@@ -80,7 +80,7 @@ TOO_SLOW: Final = Kind("too-slow", 408, "The body did not arrive in time")
 TOO_LARGE: Final = Kind("too-large", 413, "The body is too large")
 MEDIA: Final = Kind("unsupported-media-type", 415, "The body's media type is not supported")
 MISDIRECTED: Final = Kind("misdirected", 421, "The service is not known by this host name")
-UNAVAILABLE: Final = Kind("unavailable", 503, "The world did not answer in time")
+UNAVAILABLE: Final = Kind("unavailable", 503, "Not possible at this moment")
 BROKEN: Final = Kind("internal", 500, "The service failed")
 
 KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(

@@ -49,7 +49,7 @@ _ANY: Final = {
     421: "Without a token, the service is not known by this host name",
     422: "The request is not valid",
     429: "A quota of the caller's role is reached; see `quota` and Retry-After",
-    503: "The world did not answer in time, or the graph is recovering; see Retry-After",
+    503: "Not possible at this moment, for example because the graph is recovering; see Retry-After",
     500: "The service failed",
 }
 _OF_PROBES: Final = frozenset({400, 403, 421, 422, 500})

@@ -7,7 +7,7 @@ dead service stays.
 import os
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,8 @@ from service.embedded.server_account import ServerAccount
 _START_SECONDS: Final = 300
 _STOP_SECONDS: Final = 60
 _PORT_TRIES: Final = 5
+SESSION_BYTES: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16)
+"""What a process of the server may allocate. A login of a user has 16 sessions."""
 
 _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -123,7 +125,7 @@ class Cluster:
             self._configure({**settings, "port": str(chosen)})
             wait = ("--wait", "--timeout", str(_START_SECONDS), "--silent")
             try:
-                self._call("pg_ctl", "start", *wait, "--pgdata", self.directory, "--log", log)
+                self._call("pg_ctl", "start", *wait, "--pgdata", self.directory, "--log", log, before=_bounded())
             except EmbeddedPostgresFailed as failure:
                 # Another process may take the port between this check and the server's start.
                 if port is None and attempt + 1 < _PORT_TRIES and _is_taken(chosen):
@@ -159,11 +161,20 @@ class Cluster:
         path.chmod(0o700)
         self.account.own(path)
 
-    def _call(self, program: str, *arguments: str | Path) -> None:
+    def _call(self, program: str, *arguments: str | Path, before: Sequence[str] = ()) -> None:
         # This exceeds pg_ctl's own limit, so that a program that hangs does not hang the service for ever.
-        done = self.account.run([self.programs / program, *arguments], timeout_seconds=_START_SECONDS + 60)
+        done = self.account.run([*before, self.programs / program, *arguments], timeout_seconds=_START_SECONDS + 60)
         if done.returncode != 0:
             raise EmbeddedPostgresFailed(f"{program} failed: {done.stdout.strip()}")
+
+
+def _bounded() -> Sequence[str]:
+    """Return what precedes a command whose processes are bounded by `SESSION_BYTES`, each by itself.
+
+    Nothing of Postgres bounds the values of a query. A server of which one process is killed for want of memory ends
+    all sessions, the meta store's too (I13).
+    """
+    return ("/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"', str(SESSION_BYTES >> 10))
 
 
 def write_private(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, Transaction
 
 from service.protocol.delta import DeltaOptions
 from workers.connectors.delta_files import Files
-from workers.connectors.delta_log import actions_of
+from workers.connectors.delta_log import actions_of, name_of
 from workers.connectors.port import RefusedTableError
 
 SINK: Final = "tidefill.sink"
@@ -40,9 +40,8 @@ def accepted(table: DeltaTable, options: DeltaOptions) -> Transaction:
 
 
 def _is_foreign(files: Files, version: int) -> bool:
-    try:
-        actions = actions_of(files, version)
-    except RefusedTableError:
+    if not files.there(name_of(version)):
         return False  # the log begins later: it was cleaned up
+    actions = list(actions_of(files, version))
     changes = any((one.get("add") or one.get("remove") or {}).get("dataChange", False) for one in actions)
     return changes and not any(SINK in one.get("commitInfo", {}) for one in actions)

@@ -1,32 +1,28 @@
-"""The log of a Delta table that is read in place: what a table is, its next versions, and the files of a commit.
+"""The log of a Delta table that is read in place: its versions, and the files of a commit.
 
-A version is followed as soon as it is there. The columns that the table had when it was made have to stay; files may be
-added, removed and marked in any way. Next: `workers.connectors.delta_rows`, which reads the files.
+Other programs write it, so it may have anything in any size (I13). Next: `workers.connectors.delta_watch`.
 """
 
+import io
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-from typing_extensions import override
+from deltalake.exceptions import DeltaError
 
 from service.protocol.delta import DeltaPlace
-from service.protocol.delta_source import delta_columns, source_place
 from workers.connectors.delta_files import Files, delta_table, in_a_line
 from workers.connectors.parquet_rows import DataFile
-from workers.connectors.places import check_place
-from workers.connectors.port import RefusedTableError, TableShape
-from workers.connectors.watching import Watching
+from workers.connectors.port import RefusedTableError
 
-COUNT_SECONDS: Final = 30.0
-"""How often the rows of a table that changes are counted, which reads its whole log."""
+_LINE_BYTES: Final = 4 << 20
+_COMMIT_BYTES: Final = 256 << 20
+"""A commit of a quarter of a million files has about as much."""
 _READ: Final = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "v2Checkpoint", "columnMapping"})
 """The features of Delta with which tables can be read, columnMapping as long as it is not used."""
 _MAPPING: Final = "delta.columnMapping.mode"
@@ -41,22 +37,6 @@ class Commit:
     changes: tuple[DataFile, ...]
     added: tuple[DataFile, ...]
     removed: tuple[DataFile, ...]
-
-
-def describe(options: Mapping[str, str]) -> TableShape:
-    """Return what a table is now. Raises RefusedTableError with the reason if it cannot be read in place."""
-    place = source_place(options)
-    check_place(place)
-    try:
-        with in_a_line():
-            table = delta_table(place)
-            _check_protocol(list(table.protocol().reader_features or ()))
-            _check_mapping(table.metadata().configuration)
-            return TableShape(table.version(), table.schema().to_json(), rows_of(table))
-    except TableNotFoundError:
-        raise RefusedTableError(f"there is no Delta table at {place.location}, as the worker sees it") from None
-    except (OSError, DeltaError) as error:
-        raise RefusedTableError(f"{place.location} cannot be read by the worker: {error}") from error
 
 
 def rows_of(table: DeltaTable) -> int:
@@ -88,90 +68,45 @@ def _file(action: Mapping[str, Any]) -> DataFile:
     )
 
 
-def _name(version: int) -> str:
+def name_of(version: int) -> str:
+    """Return the path of the file that makes a version."""
     return f"_delta_log/{version:020}.json"
 
 
-def actions_of(files: Files, version: int) -> list[dict[str, Any]]:
-    """Return the actions of a version. Raises RefusedTableError if it is no longer in the log, and OSError if there is
-    no log.
+def actions_of(files: Files, version: int) -> Iterator[dict[str, Any]]:
+    """Iterate over the actions of a version. Raises RefusedTableError if it is no longer in the log or too large, and
+    OSError if there is no log.
     """
     try:
-        text = files.read(_name(version)).decode()
+        with files.opened(name_of(version)) as file:
+            if file.size() > _COMMIT_BYTES:
+                raise RefusedTableError(f"the log of version {version} has more than {_COMMIT_BYTES >> 20} MB")
+            # While a line is parsed no other thread runs, those that answer the service included (I13).
+            lines = io.BufferedReader(cast("io.RawIOBase", file))
+            while line := lines.readline(_LINE_BYTES + 1):
+                if len(line) > _LINE_BYTES:
+                    raise RefusedTableError(
+                        f"an action in the log of version {version} has more than {_LINE_BYTES >> 20} MB"
+                    )
+                if line.strip():
+                    yield json.loads(line)
     except FileNotFoundError:
         raise lacking(
             files, f"version {version} is no longer in the log of the Delta table: its changes cannot be read"
         ) from None
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
-def _check_protocol(features: Sequence[str]) -> None:
+def check_protocol(features: Sequence[str]) -> None:
+    """Raise RefusedTableError for a feature of Delta that changes what the files mean."""
     if unknown := sorted(set(features) - _READ):
         raise RefusedTableError(f"the Delta table has the feature {unknown[0]}, which cannot be read in place")
 
 
-def _check_mapping(configuration: Mapping[str, str | None]) -> None:
+def check_mapping(configuration: Mapping[str, str | None]) -> None:
+    """Raise RefusedTableError if files have other names for the columns."""
     mode = configuration.get(_MAPPING) or "none"
     if mode != "none":
         raise RefusedTableError(f"the Delta table maps its columns by {mode}, and cannot be read in place")
-
-
-@dataclass
-class Watch(Watching):
-    """Looks for new versions of a table.
-
-    `newest` is the last version up to which the table can be followed. `rows` is about how many rows the table has,
-    None before they were counted.
-    """
-
-    newest: int
-    rows: int | None = None
-    _counted_at: float = -COUNT_SECONDS
-
-    @override
-    def look(self) -> None:
-        """Go to the newest version that can be followed. Raises OSError if the storage is away."""
-        before = self.newest
-        self._go_on()
-        if self.broken is None and (self.rows is None or self.newest > before):
-            self._count()
-
-    def _go_on(self) -> None:
-        files = Files.of(self.place)
-        while not self.over and files.there(_name(self.newest + 1)):
-            try:
-                self._check(files, self.newest + 1)
-            except RefusedTableError as error:
-                self.broken = f"version {self.newest + 1}: {error}"
-            else:
-                self.newest += 1
-        # An object store says itself that it is away. A folder that is not mounted is empty.
-        if not files.in_store and not files.there("_delta_log"):
-            raise OSError("its Delta table is away")
-
-    def _count(self) -> None:
-        now = time.monotonic()  # noqa: TID251 - a thread of its own paces itself
-        if now - self._counted_at >= COUNT_SECONDS:
-            self._counted_at = now
-            self.rows = rows_of(opened(self.place, self.newest))
-
-    def _check(self, files: Files, version: int) -> None:
-        for action in actions_of(files, version):
-            if (protocol := action.get("protocol")) is not None:
-                _check_protocol(protocol.get("readerFeatures") or ())
-            if (metadata := action.get("metaData")) is not None:
-                _check_mapping(metadata.get("configuration") or {})
-                self._check_columns(metadata["schemaString"])
-
-    def _check_columns(self, schema: str) -> None:
-        there = delta_columns(schema)
-        types = {one.name: one.type for one in there.columns}
-        for column in self.relation.columns:
-            if column.name not in types:
-                how = there.refused.get(column.name, "is gone")
-                raise RefusedTableError(f'column "{column.name}" {how}')
-            if types[column.name] != column.type:
-                raise RefusedTableError(f'column "{column.name}" was {column.type}, and is {types[column.name]}')
 
 
 def opened(place: DeltaPlace, version: int) -> DeltaTable:

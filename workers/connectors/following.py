@@ -11,7 +11,7 @@ import pyarrow as pa
 from service.protocol import delta, file_source
 from service.protocol.ids import Epoch
 from service.protocol.relation import Relation
-from workers.connectors.delta_log import Watch
+from workers.connectors.delta_watch import Watch
 from workers.connectors.folder_rows import file_rows, files_at
 from workers.connectors.folder_watch import FolderWatch
 from workers.connectors.in_place import first_rows, first_version, folder_in, place_of, version_row

@@ -7,7 +7,7 @@ from service.protocol import delta, file_source
 from service.protocol.connector import Connector
 from service.protocol.ids import Generation
 from service.protocol.relation import Relation
-from workers.connectors import delta_log, deltalake, folder_watch
+from workers.connectors import delta_watch, deltalake, folder_watch
 from workers.connectors.blackhole import Blackhole
 from workers.connectors.constant import Constants
 from workers.connectors.datagen import Generator
@@ -21,7 +21,7 @@ CARRIED: Final[Mapping[str, MakeCarried]] = {delta.NAME: CarriedTable.of}
 CLAIMS: Final[Mapping[str, Claim]] = {delta.NAME: deltalake.claim}
 """Connectors whose targets are made ready before the job begins."""
 
-LAKES: Final[Mapping[str, Describe]] = {delta.NAME: delta_log.describe, file_source.NAME: folder_watch.describe}
+LAKES: Final[Mapping[str, Describe]] = {delta.NAME: delta_watch.describe, file_source.NAME: folder_watch.describe}
 """Connectors whose tables are read in place."""
 
 SecretOf = Callable[[str], str]

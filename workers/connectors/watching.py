@@ -58,9 +58,10 @@ class Watching:
         try:
             self.look()
         except Exception as error:  # noqa: BLE001 - whatever a file makes of it, it is looked at again
+            said = str(error) or type(error).__name__
             if self.waiting is None:
-                log.warning("lake.away", relation=self.relation.name, error=str(error))
-            self.waiting = f"{self.place.location} cannot be read now, and is tried again by itself: {error}"
+                log.warning("lake.away", relation=self.relation.name, error=said)
+            self.waiting = f"{self.place.location} cannot be read now, and is tried again by itself: {said}"
         else:
             self.waiting = None
         self._looked.set()

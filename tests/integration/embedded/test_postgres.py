@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from service.embedded import cluster
 from service.embedded.cluster import EmbeddedPostgresFailed
 from service.embedded.postgres import DataDirectoryInUse, EmbeddedPostgres
 from service.embedded.server_account import ServerAccount, server_account
@@ -91,6 +92,17 @@ def test_nobody_enters_without_the_password(postgres: EmbeddedPostgres) -> None:
 def test_i13_whoever_does_not_log_in_holds_a_connection_for_ten_seconds(postgres: EmbeddedPostgres) -> None:
     with psycopg.connect(postgres.start()) as connection:
         assert _show(connection, "authentication_timeout") == "10s"
+
+
+def test_i13_a_session_has_its_memory_and_no_more(postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One took as much as it liked, with values of a gigabyte each."""
+    monkeypatch.setattr(cluster, "SESSION_BYTES", 256 << 20)
+    url = postgres.start()
+    columns = ", ".join(f"repeat('x', 100000000 + {number})" for number in range(3))
+    with psycopg.connect(url, autocommit=True) as hungry, psycopg.connect(url, autocommit=True) as other:
+        with pytest.raises(psycopg.errors.OutOfMemory):
+            hungry.execute(f"select octet_length(concat_ws(',', {columns}))".encode())
+        assert [one.execute("select 1").fetchone() for one in (hungry, other)] == [(1,), (1,)]
 
 
 def test_its_files_are_private(postgres: EmbeddedPostgres, data_dir: Path) -> None:

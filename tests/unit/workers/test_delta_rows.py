@@ -1,5 +1,6 @@
 """Delta tables that are read in place: pages and changes, against what delta-rs itself reads of each version."""
 
+import json
 import random
 import zipfile
 from collections.abc import Sequence
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -19,8 +22,9 @@ from service.protocol.relation import Relation, RelationKind
 from tests.support.lakes import SECRET, bucket, object_store
 from workers.backfill.positions import PageSize, Positions, Span, pages
 from workers.connectors import delta_rows, parquet_rows
-from workers.connectors.delta_log import Watch, describe
 from workers.connectors.delta_rows import changes_of, page_of
+from workers.connectors.delta_shape import shape_of
+from workers.connectors.delta_watch import Watch, describe
 from workers.connectors.port import RefusedRowError, RefusedTableError
 from workers.state_store.port import CLOSE, LIVE, VNODE
 
@@ -31,8 +35,8 @@ Row = tuple[Any, ...]
 
 
 def relation_of(location: Path, columns: Sequence[Column] | None = None) -> Relation:
-    shape = describe({"location": str(location)})
-    chosen = chosen_columns(delta_columns(shape.schema), columns, ["id"])
+    schema = DeltaTable(location).schema().to_json()
+    chosen = chosen_columns(delta_columns(schema), columns, ["id"])
     key = (KeyColumn(name="id"),)
     return Relation(id=RelationId(5), name="t", kind=RelationKind.TABLE, columns=chosen, key=key, vnode_count=VNODES)
 
@@ -151,7 +155,7 @@ def test_random_commits_are_read_at_each_version(
     draw, location = random.Random(f"{fed}{parts}"), tmp_path / "t"
     configuration = {"delta.enableChangeDataFeed": "true"} if fed else {}
     write_deltalake(location, made(range(40), draw), partition_by=parts or None, configuration=configuration)
-    for turn in range(8):
+    for turn in range(6):
         table, low = DeltaTable(location), draw.randrange(60)
         match draw.choice(["append", "update", "delete", "merge", "compact"]):
             case "append":
@@ -205,6 +209,38 @@ def test_a_watch_goes_as_far_as_the_columns_stay(tmp_path: Path) -> None:
     watch.look()
     assert watch.newest == 2
     assert watch.broken == 'version 3: column "id" was bigint, and is text'
+
+
+def test_i13_an_action_that_takes_long_to_parse_is_not_parsed(tmp_path: Path) -> None:
+    """The worker was lost while it parsed one of 90 MB, and so was the next one."""
+    location = tmp_path / "t"
+    write_deltalake(location, made(range(3), random.Random(1)))
+    watch = Watch(place(location), relation_of(location), 0)
+    with (location / f"_delta_log/{1:020}.json").open("w") as log:
+        log.write(f'{{"commitInfo": {{"notes": [{"[]," * 2_000_000}[]]}}}}')
+    watch.look()
+    assert watch.broken == "version 1: an action in the log of version 1 has more than 4 MB"
+    assert watch.newest == 0
+
+
+def test_i13_a_log_that_expands_beyond_its_memory_is_refused(tmp_path: Path) -> None:
+    """A checkpoint of 2 MB is a quarter of a gigabyte for whoever reads it."""
+    location = tmp_path / "t"
+    write_deltalake(location, made(range(3), random.Random(1)))
+    DeltaTable(location).create_checkpoint()
+    (checkpoint,) = location.glob("_delta_log/*.checkpoint.parquet")
+    actions = pq.read_table(checkpoint)
+    added = actions.filter(pc.is_valid(actions["add"])).to_pylist()[0]
+    added["add"]["stats"] = json.dumps({"numRecords": 1, "minValues": {"city": "x" * 2_000}})
+    many = pa.Table.from_pylist([added] * 1_000, actions.schema)
+    with pq.ParquetWriter(checkpoint, actions.schema) as writer:
+        writer.write_table(actions)
+        for _ in range(125):
+            writer.write_table(many)
+    assert checkpoint.stat().st_size < 3_000_000
+    with pytest.raises(RefusedTableError, match="takes more than 300 MB of memory to read"):
+        shape_of(place(location), memory=300 << 20)
+    assert shape_of(place(location)).version == 0
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""Read the log of another program's Delta table in a process whose memory is bounded (I13).
+
+A checkpoint of a megabyte may take gigabytes once it is read, and only reading it tells. `shape_of` asks, and
+`python -m workers.connectors.delta_shape` answers.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from service.protocol.delta import DeltaPlace, ObjectStore
+from workers.connectors.delta_files import delta_table, in_a_line
+from workers.connectors.delta_log import check_mapping, check_protocol, opened, rows_of
+from workers.connectors.port import RefusedTableError, TableShape
+
+MEMORY: Final = 3 << 30
+"""What a process may allocate, in bytes. A log of half a million files takes about as much."""
+_SECONDS: Final = 120.0
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
+
+
+def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEMORY) -> TableShape:
+    """Return what a table is in a version, or now.
+
+    Raises RefusedTableError with the reason if it cannot be read in place, and OSError if its storage is away.
+    """
+    asked = json.dumps({"place": asdict(place), "version": version, "memory": memory})
+    command = [sys.executable, "-m", __spec__.name]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))}
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell
+            command, env=environment, input=asked, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RefusedTableError(f"the log of {place.location} takes more than {_SECONDS:.0f} s to read") from None
+    if done.returncode != 0:
+        raise RefusedTableError(f"the log of {place.location} takes more than {memory >> 20} MB of memory to read")
+    answer = json.loads(done.stdout)
+    if (reason := answer.get("refused")) is not None:
+        raise RefusedTableError(reason)
+    if (reason := answer.get("away")) is not None:
+        raise OSError(reason)
+    return TableShape(**answer)
+
+
+def _answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    store = asked["place"]["store"]
+    place = DeltaPlace(location=asked["place"]["location"], store=None if store is None else ObjectStore(**store))
+    version = asked["version"]
+    try:
+        return asdict(_shape(_newest(place) if version is None else opened(place, version)))
+    except RefusedTableError as error:
+        return {"refused": str(error)}
+    except OSError as error:
+        return {"away": str(error)}
+
+
+def _newest(place: DeltaPlace) -> DeltaTable:
+    try:
+        with in_a_line():
+            return delta_table(place)
+    except TableNotFoundError:
+        raise RefusedTableError(f"there is no Delta table at {place.location}, as the worker sees it") from None
+    except (OSError, DeltaError) as error:
+        raise RefusedTableError(f"{place.location} cannot be read by the worker: {error}") from error
+
+
+def _shape(table: DeltaTable) -> TableShape:
+    check_protocol(list(table.protocol().reader_features or ()))
+    check_mapping(table.metadata().configuration)
+    return TableShape(table.version(), table.schema().to_json(), rows_of(table))
+
+
+if __name__ == "__main__":
+    question = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_DATA, (question["memory"], question["memory"]))
+    sys.stdout.write(json.dumps(_answer(question)))
