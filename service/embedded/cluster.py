@@ -174,7 +174,7 @@ def _bounded() -> Sequence[str]:
     Nothing of Postgres bounds the values of a query. A server of which one process is killed for want of memory ends
     all sessions, the meta store's too (I13).
     """
-    return ("/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"', str(SESSION_BYTES >> 10))
+    return ("/bin/sh", "-c", 'ulimit -d "$0"; exec "$@"', str(SESSION_BYTES >> 10))
 
 
 def write_private(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,8 @@ from workers.connectors.port import RefusedTableError, TableShape
 MEMORY: Final = 3 << 30
 """What a process may allocate, in bytes. A log of half a million files takes about as much."""
 _SECONDS: Final = 120.0
+_AT_ONCE: Final = threading.BoundedSemaphore(2)
+"""So many processes. A worker that starts counts the rows of all tables."""
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
 
 
@@ -37,9 +40,10 @@ def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEM
     command = [sys.executable, "-m", __spec__.name]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))}
     try:
-        done = subprocess.run(  # noqa: S603 - no shell
-            command, env=environment, input=asked, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
+        with _AT_ONCE:
+            done = subprocess.run(  # noqa: S603 - no shell
+                command, env=environment, input=asked, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )
     except subprocess.TimeoutExpired:
         raise RefusedTableError(f"the log of {place.location} takes more than {_SECONDS:.0f} s to read") from None
     if done.returncode != 0:

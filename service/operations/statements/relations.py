@@ -33,7 +33,7 @@ async def _drop(call: Call, statement: Drop) -> Outcome:
         if not statement.if_exists or not await _free(call, name):
             raise
         return Outcome(tag("DROP", kind), notices=(f'{kind} "{name}" does not exist, skipping',))
-    left = [note for target in targets for note in await release(world, target, asked_by=call.asked_by)]
+    left = await release(world, targets, asked_by=call.asked_by)
     return Outcome(tag("DROP", kind), notices=(*await registry.left_behind(world, concerned), *left))
 
 

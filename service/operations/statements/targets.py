@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from service.domain.connectors import COMMITS, SINKS, checked_sink
-from service.domain.errors import MetaError
+from service.domain.errors import MetaError, Unavailable
 from service.domain.own_graph import check_own_graph
 from service.domain.roles import Role
 from service.domain.strategy import chosen
@@ -73,15 +73,23 @@ def _committed_to(plan: JobPlan) -> Connector | None:
     return next((one for one in targets if one is not None and SINKS[one.name].commits), None)
 
 
-async def release(world: World, target: ReleaseTarget, *, asked_by: Asker) -> Sequence[str]:
-    """Have a worker remove the files that a dropped job had prepared, or those of its table. Return what users should
-    know. Prepared files that stay harm nobody.
+async def release(world: World, targets: Sequence[ReleaseTarget], *, asked_by: Asker) -> Sequence[str]:
+    """Have a worker remove the files that dropped jobs had prepared, or those of their tables.
+
+    Return what users should know. Prepared files that stay harm nobody. If no worker answers, none is asked again.
     """
-    try:
-        async with looking(world, asked_by) as turn:
-            await turn.ask(target, limit=PURGE_WAIT if target.purge else RELEASE_WAIT)
-    except MetaError as error:
-        name = target.relation.name
-        log.warning("target.not_released", relation=name, error=str(error))
-        return [f"{name} is dropped, and not all files of its table are removed: {error}"] if target.purge else ()
-    return ()
+    left: list[str] = []
+    away: Unavailable | None = None
+    for target in targets:
+        try:
+            if away is not None:
+                raise away
+            async with looking(world, asked_by) as turn:
+                await turn.ask(target, limit=PURGE_WAIT if target.purge else RELEASE_WAIT)
+        except MetaError as error:
+            away = error if isinstance(error, Unavailable) else None
+            name = target.relation.name
+            log.warning("target.not_released", relation=name, error=str(error))
+            if target.purge:
+                left.append(f"{name} is dropped, and not all files of its table are removed: {error}")
+    return left

@@ -7,7 +7,11 @@ import pytest
 
 from service.domain.errors import Invalid, Unavailable
 from service.operations.statements import dispatch
+from service.operations.statements.targets import PURGE_WAIT, release
 from service.operations.verify import worker_rpc
+from service.protocol.connector import Connector
+from service.protocol.ids import RequestId
+from service.protocol.request import ReleaseTarget
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakePins, StateStore
 from tests.support.http import StillClock, changed, world_of
@@ -29,6 +33,18 @@ async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once(
         with pytest.raises(Unavailable, match="no worker is alive: try again when one is"):
             await worker_rpc.verify(launching, view.id, asked_by=A_TEST)
     assert launching.clock.monotonic() == 30
+
+
+@pytest.mark.postgres
+async def test_files_that_no_worker_removes_are_told_of_and_waited_for_once(database_url: str) -> None:
+    tables = [new_table(name).relation for name in ("one", "two")]
+    connector = Connector(name="deltalake")
+    targets = [ReleaseTarget(id=RequestId(0), connector=connector, relation=one, purge=True) for one in tables]
+    async with stores_on(database_url) as (stores, _):
+        world = world_of(stores, startable=True)
+        left = await release(world, targets, asked_by=A_TEST)
+    assert [one.split(" is dropped, and not all files")[0] for one in left] == ["one", "two"]
+    assert world.clock.monotonic() == PURGE_WAIT.total_seconds()
 
 
 async def test_h4_what_needs_no_worker_is_refused_before_one_is_asked() -> None:
