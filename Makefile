@@ -81,8 +81,8 @@ test: $(STAMP) ## Everything but the long runs and the cluster
 	$(call part,databases,not e2e and postgres and not spark,$(PARTS)) > $$logs/2 2>&1 & databases=$$!; \
 	$(MAKE) --no-print-directory $(PREPARED); \
 	$(call part,own,own_service,tests/e2e) > $$logs/1 2>&1 & own=$$!; \
-	nice -n 10 $(call part,others,not e2e and (spark or not postgres),$(PARTS)) > $$logs/3 2>&1 & others=$$!; \
-	nice -n 10 $(MAKE) --no-print-directory types > $$logs/0 2>&1 & types=$$!; \
+	nice -n 5 $(call part,others,not e2e and (spark or not postgres),$(PARTS)) > $$logs/3 2>&1 & others=$$!; \
+	nice -n 5 $(MAKE) --no-print-directory types > $$logs/0 2>&1 & types=$$!; \
 	$(call part,shared-2,e2e and not own_service,--half 2 $(WHOLE)) > $$logs/4 2>&1 & shared=$$!; \
 	$(call part,shared-1,e2e and not own_service,--half 1 $(WHOLE)); status=$$?; \
 	for part in $$types $$own $$databases $$others $$shared; do wait $$part || status=$$?; done; cat $$logs/*; \

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
 from service.meta_store.migrate import migrate
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 LOCKS = Watch()
-WHOLE_SECONDS = 1800
-"""How long a test with whole processes may take. What it waits for ends far earlier (`PATIENCE`)."""
 
 
 def pytest_configure() -> None:
@@ -37,7 +35,7 @@ def pytest_configure() -> None:
     """
     asyncio.set_event_loop(None)
     LOCKS.attach()
-    settings.register_profile("tidefill", deadline=None)
+    settings.register_profile("tidefill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("tidefill")
     # The default prints the locals of every frame, which takes seconds.
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
@@ -51,10 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the files of the other half. Whole processes share a machine that may be busy."""
-    for item in items:
-        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(WHOLE_SECONDS))
+    """Leave out the files of the other half."""
     half = config.getoption("--half")
     if half is None:
         return

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tests.differential.examine import KNOWN, examine, shown, totals
 from tests.differential.worlds import draw
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 SEEDS = (range(21, 22), pytest.param(range(22, 24), marks=pytest.mark.soak))
 """100 cases in `make test`, and 200 more in `make soak`."""

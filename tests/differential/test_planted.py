@@ -22,7 +22,7 @@ from tests.differential import worlds
 from tests.differential.examine import KNOWN, examine, shown
 from tests.differential.worlds import Language, draw
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.soak]
 
 Undo = Callable[[pytest.MonkeyPatch, SparkSession], None]
 CASES: Final = 18

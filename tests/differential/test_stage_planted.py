@@ -18,7 +18,7 @@ from workers.backfill.stages import BoundStage
 from workers.state_store import stage_blocks, stage_parts, stage_sql
 from workers.state_store.stage_delta import NEW, Delta, states_of
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.postgres
 
 LIVE_VERSION: Final = stage_sql.live_version
 TOUCHED: Final = stage_blocks.BlockPrinter.touched

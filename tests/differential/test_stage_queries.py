@@ -18,7 +18,7 @@ from tests.support.spark import InSpark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.postgres
 
 SEEDS = (range(1, 2), pytest.param(range(2, 7), marks=pytest.mark.soak))
 """50 cases in `make test`, and 250 more in `make soak`."""

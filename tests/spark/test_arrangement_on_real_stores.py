@@ -11,7 +11,7 @@ from service.protocol.plan import ScanType
 from tests.support.real_arrangement import random_schedule
 from tests.support.state_store import prepared_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 
 @pytest.mark.parametrize("seed", [2, 9])

@@ -12,7 +12,7 @@ from workers.spark.bounded import bounded_jobs
 from workers.spark.killable import killable
 from workers.state_store.port import TooSlowError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.spark
 
 LONG = "select max(length(repeat(cast(id as string), 100000))) from range(100000000)"
 

@@ -11,7 +11,7 @@ from tests.support.postgres import fresh_database
 from tests.support.real_cdc import CdcWorld, External
 from tests.support.state_store import prepared_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 
 async def test_actors_copy_their_splits_while_the_tables_are_written(

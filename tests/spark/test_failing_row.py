@@ -24,7 +24,7 @@ from workers.spark.frames import run_frame
 from workers.state_store.port import CLOSE, LIVE, VNODE
 from workers.state_store.wire import read_schema
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 UPSTREAM = relation(1, "t", {"id": "integer", "v": "integer"})
 VIEW = UPSTREAM.model_copy(update={"id": RelationId(2), "name": "m", "kind": RelationKind.MATERIALIZED_VIEW})

@@ -13,7 +13,7 @@ from workers.engines.spark import frame
 from workers.spark.frames import Reports
 from workers.state_store.postgres import PostgresStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.spark
 
 ACTORS = 3
 UPSTREAM = SHAPES[3].relation

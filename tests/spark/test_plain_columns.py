@@ -17,7 +17,7 @@ from workers.engines.port import ScanTask, StageTask
 from workers.engines.spark import SparkProjection
 from workers.state_store.postgres import PostgresStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 GENERATION = Generation(5)
 COLUMNS = {

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary nam
 from tests.support.waiting import until
 from workers.spark.frames import release_plans, rows_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.spark
 
 
 def test_rows_of_a_frame_come_partition_by_partition(spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ from tests.support.state_store import prepared_store
 from workers.rpc.verify import verify
 from workers.state_store.postgres import PostgresStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 NASTY: Final = {
     "id": "bigint",

@@ -18,7 +18,7 @@ from tests.support.stage_chains import Chain, Chains
 from tests.support.stage_world import Made
 from tests.support.state_store import prepared_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 TABLES: Final = {
     "x": "create table x (id bigint primary key, g integer, a numeric(38, 0), b numeric(38, 28), c numeric(38, 6),"

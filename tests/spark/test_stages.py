@@ -40,7 +40,7 @@ from workers.state_store.port import LIVE, VNODE
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.stage_writer import StageWriter
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 RELATIONS = {table.id: table for table in TABLES.values()}
 PLANNED = [replace(case, stage=with_spark(case.stage, RELATIONS, case.target)) for case in CASES]

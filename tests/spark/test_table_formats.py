@@ -35,7 +35,7 @@ from workers.graph import GraphExecutor
 from workers.runners.port import Phase, Place, RunningEpoch, Stores
 from workers.state_store.port import CLOSE, LIVE
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 VNODES, ACTORS, ROWS, EPOCHS = 6, 2, 60, 40
 LIMIT = 5

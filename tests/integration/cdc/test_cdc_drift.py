@@ -6,7 +6,7 @@ from service.protocol.cdc import SourceReport
 from tests.support.cdc_steps import NUMBERS, SPLIT, Started, add, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.postgres
 
 
 @pytest.mark.parametrize(

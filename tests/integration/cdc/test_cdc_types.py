@@ -6,7 +6,7 @@ import pytest
 from tests.support.cdc_steps import Started, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.postgres
 
 MADE = (
     "create schema other",

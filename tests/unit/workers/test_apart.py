@@ -15,11 +15,9 @@ from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import GraphId, RelationId, RequestId
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Rejected, Response, Select, Selected
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from workers.rpc import apart as rpc_apart
 from workers.rpc.apart import Answer, Apart
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def begin() -> Answer:
@@ -43,7 +41,7 @@ def broken() -> Answer:
     raise RuntimeError("no Java")
 
 
-def question(what: int = 0, timeout_ms: int = 30_000) -> Select:
+def question(what: int = 0, timeout_ms: int = 600_000) -> Select:
     column = Column(name="c", type=ColumnType.parse("text"))
     relation = Relation(
         id=RelationId(1), name="q", kind=RelationKind.MATERIALIZED_VIEW, columns=(column,), key=(KeyColumn(name="c"),)
@@ -64,6 +62,17 @@ def question(what: int = 0, timeout_ms: int = 30_000) -> Select:
 def pid(response: Response) -> int:
     assert isinstance(response, Selected), response
     return int(str(response.rows[0][0]))
+
+
+def starting() -> bool:
+    """Whether a process starts."""
+    return any(one.name == "apart" for one in threading.enumerate())
+
+
+def end_all() -> None:
+    """Kill the processes that answer, those that hang as well."""
+    for one in multiprocessing.active_children():
+        one.kill()
 
 
 def has_ended(process: int) -> bool:
@@ -106,19 +115,23 @@ def test_the_first_process_is_prepared_once() -> None:
 def test_i13_another_query_goes_on_beside_one_that_hangs() -> None:
     apart = Apart(begin)
     with ThreadPoolExecutor(2) as calls:
-        hanging = calls.submit(apart.answer, question(2, timeout_ms=4_000))
+        hanging = calls.submit(apart.answer, question(2))
         free = pid(apart.answer(question()))
-        waiting = calls.submit(apart.answer, question(2, timeout_ms=4_000))
-        until(apart._ready.empty, what="both are taken")  # pyright: ignore[reportPrivateUsage]
+        waiting = calls.submit(apart.answer, question(2))
+        until(lambda: apart._ready.empty() and not starting(), what="both are taken")  # pyright: ignore[reportPrivateUsage]
         none = apart.answer(question(timeout_ms=50))
         assert isinstance(none, Rejected)
         assert none.error == "canceling statement due to statement timeout after 50 ms"
+        end_all()
         assert isinstance(hanging.result(), Rejected)
         assert isinstance(waiting.result(), Rejected)
     assert pid(apart.answer(question())) != free
 
 
-def test_i13_a_query_that_ends_its_process_has_its_answer_when_there_is_another_one() -> None:
+def test_i13_a_query_that_ends_its_process_has_its_answer_when_there_is_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rpc_apart, "_REPLACED_SECONDS", PATIENCE)
     apart = Apart(begin)
     known = {pid(apart.answer(question()))}
     for _ in range(3):
@@ -133,9 +146,10 @@ def test_i13_another_process_starts_beside_one_that_is_taken_for_long(monkeypatc
     apart = Apart(begin)
     first = pid(apart.answer(question()))
     with ThreadPoolExecutor(1) as calls:
-        calls.submit(apart.answer, question(2, timeout_ms=20_000))
+        calls.submit(apart.answer, question(2))
         until(lambda: apart._ready.qsize() == 1, what="another one")  # pyright: ignore[reportPrivateUsage]
         assert pid(apart.answer(question())) != first
+        end_all()
 
 
 def test_a_process_that_was_killed_meanwhile_is_replaced() -> None:
@@ -151,7 +165,7 @@ def test_a_process_that_was_killed_meanwhile_is_replaced() -> None:
 def test_a_process_that_does_not_start_is_told() -> None:
     apart = Apart(broken)
     for _ in range(2):
-        answer = apart.answer(question(timeout_ms=60_000))
+        answer = apart.answer(question())
         assert isinstance(answer, Rejected)
         assert "does not start" in answer.error
 
