@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from sqlalchemy import make_url
 
 from service.meta_store.migrate import migrate
@@ -35,7 +35,7 @@ def pytest_configure() -> None:
     """
     asyncio.set_event_loop(None)
     LOCKS.attach()
-    settings.register_profile("tidefill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("tidefill", deadline=None)
     settings.load_profile("tidefill")
     # The default prints the locals of every frame, which takes seconds.
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)

@@ -23,7 +23,7 @@ _START_SECONDS: Final = 300
 _STOP_SECONDS: Final = 60
 _PORT_TRIES: Final = 5
 SESSION_BYTES: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16)
-"""What a process of the server may allocate. A login of a user has 16 sessions."""
+"""The most memory, in bytes, that each process of the server may allocate. A user's login has 16 sessions."""
 
 _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -169,9 +169,9 @@ class Cluster:
 
 
 def _bounded() -> Sequence[str]:
-    """Return what precedes a command whose processes are bounded by `SESSION_BYTES`, each by itself.
+    """Return the prefix of a command that bounds each of its processes to `SESSION_BYTES`.
 
-    Nothing of Postgres bounds the values of a query. A server of which one process is killed for want of memory ends
+    Postgres has no bound for the values of a query. If the kernel kills one process for want of memory, the server ends
     all sessions, the meta store's too (I13).
     """
     return ("/bin/sh", "-c", 'ulimit -d "$0"; exec "$@"', str(SESSION_BYTES >> 10))

@@ -96,7 +96,7 @@ class ReleaseTarget(_Target):
 
     type: Literal["release_target"] = "release_target"
     purge: bool = False
-    """Whether the table goes as well, with all its files."""
+    """Whether to remove the table as well, with all its files."""
 
 
 class DescribeTable(_Value):

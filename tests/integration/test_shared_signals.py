@@ -18,7 +18,7 @@ from service.meta_store.notifications import PostgresNotifications
 from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH, GraphId
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
 FOR_EVER = 3600.0
 HELLOS = map(GraphId, count(100))
 """A topic for each call of `heard_by_all`: a signal of an earlier one that comes late is not taken for its own."""

@@ -210,6 +210,7 @@ def test_a_bucket_that_saves_up_for_ever_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_pause_that_a_recovery_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forgotten(self: FakeGraphs, graph: GraphId, **_: object) -> None:
         del self, graph

@@ -55,6 +55,7 @@ def matches(text: str, pattern: str) -> bool:
     return fits[-1]
 
 
+@pytest.mark.timeout(60, func_only=True)
 def test_n4a_no_row_makes_a_pattern_search_for_long(spark: SparkSession) -> None:
     pattern = f"{'%a' * 13}%b"
     written = [f"x like '{pattern}'", "x like y", f"x not like '{pattern}'", f"x like '{'%_' * 13}%b' escape '!'"]

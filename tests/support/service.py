@@ -31,7 +31,7 @@ FAULTY = (sys.executable, "-m", "tests.support.faulty_service")
 
 
 PATIENT = {"statement_timeout": f"{PATIENCE * 1000:.0f}"}
-"""Every session, unless it says otherwise: the machine may be busy, and a first query over a lake waits for
+"""The limits of sessions that set no others: the machine may be busy, and a first query over a lake waits for
 the start of its process.
 """
 ARRANGEMENT = {"streaming_use_snapshot_backfill": "false"}

@@ -1,6 +1,6 @@
 """The log of a Delta table that is read in place: its versions, and the files of a commit.
 
-Other programs write it, so it may have anything in any size (I13). Next: `workers.connectors.delta_watch`.
+Other programs write this log, so it may contain anything, of any size (I13). Next: `workers.connectors.delta_watch`.
 """
 
 import io

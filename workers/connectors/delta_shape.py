@@ -5,30 +5,29 @@ A checkpoint of a megabyte may take gigabytes once it is read, and only reading 
 """
 
 import json
-import os
 import resource
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pydantic import TypeAdapter
 
-from service.protocol.delta import DeltaPlace, ObjectStore
+from service.protocol.delta import DeltaPlace
 from workers.connectors.delta_files import delta_table, in_a_line
 from workers.connectors.delta_log import check_mapping, check_protocol, opened, rows_of
 from workers.connectors.port import RefusedTableError, TableShape
 
 MEMORY: Final = 3 << 30
-"""What a process may allocate, in bytes. A log of half a million files takes about as much."""
+"""The most memory, in bytes, that a process may allocate. A log of half a million files takes about as much."""
 _SECONDS: Final = 120.0
 _AT_ONCE: Final = threading.BoundedSemaphore(2)
-"""So many processes. A worker that starts counts the rows of all tables."""
-_ROOT: Final = str(Path(__file__).resolve().parents[2])
+"""The most processes at once. A worker that starts counts the rows of all tables."""
+_PLACE: Final = TypeAdapter(DeltaPlace)
 
 
 def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEMORY) -> TableShape:
@@ -37,17 +36,20 @@ def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEM
     Raises RefusedTableError with the reason if it cannot be read in place, and OSError if its storage is away.
     """
     asked = json.dumps({"place": asdict(place), "version": version, "memory": memory})
+    # `workers.spark.session.start` has put this code on the path of the worker's processes.
     command = [sys.executable, "-m", __spec__.name]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))}
     try:
         with _AT_ONCE:
             done = subprocess.run(  # noqa: S603 - no shell
-                command, env=environment, input=asked, capture_output=True, text=True, timeout=_SECONDS, check=False
+                command, input=asked, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
     except subprocess.TimeoutExpired:
         raise RefusedTableError(f"the log of {place.location} takes more than {_SECONDS:.0f} s to read") from None
     if done.returncode != 0:
-        raise RefusedTableError(f"the log of {place.location} takes more than {memory >> 20} MB of memory to read")
+        last = done.stderr.strip().rpartition("\n")[2]
+        lacks_memory = done.returncode < 0 or "MemoryError" in last
+        reason = f"takes more than {memory >> 20} MB of memory to read" if lacks_memory else f"cannot be read: {last}"
+        raise RefusedTableError(f"the log of {place.location} {reason}")
     answer = json.loads(done.stdout)
     if (reason := answer.get("refused")) is not None:
         raise RefusedTableError(reason)
@@ -57,9 +59,7 @@ def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEM
 
 
 def _answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    store = asked["place"]["store"]
-    place = DeltaPlace(location=asked["place"]["location"], store=None if store is None else ObjectStore(**store))
-    version = asked["version"]
+    place, version = _PLACE.validate_python(asked["place"]), asked["version"]
     try:
         return asdict(_shape(_newest(place) if version is None else opened(place, version)))
     except RefusedTableError as error:

@@ -100,9 +100,9 @@ class Sink(Protocol):
         ...
 
     def clean_up(self, *, purge: bool = False) -> None:
-        """Remove what is prepared. The sink is dropped, and the target stays as it is. With `purge` it goes as well.
+        """Remove what is prepared. The sink is dropped, and the target stays as it is. `purge` removes it, too.
 
-        Raises ValueError if others write to it.
+        Raises ValueError if other programs may write to the target.
         """
         ...
 

@@ -25,7 +25,7 @@ async def _drop(call: Call, statement: Drop) -> Outcome:
     world, kind, name, cascade = call.world, statement.kind, statement.name, statement.cascade
     try:
         targets = await targets_of(world, name, purge=statement.purge)
-        if statement.purge and not targets:
+        if statement.purge and not targets and not await _free(call, name):
             raise Invalid(f"PURGE removes the files of a table in a lake that tidefill writes, and {name} has none")
         concerned = await lifecycle.drop(world, name, kind, cascade=cascade, asked_by=call.asked_by)
     except NotFound:

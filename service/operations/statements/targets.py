@@ -76,20 +76,26 @@ def _committed_to(plan: JobPlan) -> Connector | None:
 async def release(world: World, targets: Sequence[ReleaseTarget], *, asked_by: Asker) -> Sequence[str]:
     """Have a worker remove the files that dropped jobs had prepared, or those of their tables.
 
-    Return what users should know. Prepared files that stay harm nobody. If no worker answers, none is asked again.
+    Return notices for users. Prepared files that stay harm nobody. If no worker answers, none is asked again.
     """
     left: list[str] = []
-    away: Unavailable | None = None
+    error: MetaError | None = None
     for target in targets:
-        try:
-            if away is not None:
-                raise away
-            async with looking(world, asked_by) as turn:
-                await turn.ask(target, limit=PURGE_WAIT if target.purge else RELEASE_WAIT)
-        except MetaError as error:
-            away = error if isinstance(error, Unavailable) else None
+        if not isinstance(error, Unavailable):
+            error = await _released(world, target, asked_by)
+        if error is not None:
             name = target.relation.name
             log.warning("target.not_released", relation=name, error=str(error))
             if target.purge:
                 left.append(f"{name} is dropped, and not all files of its table are removed: {error}")
     return left
+
+
+async def _released(world: World, target: ReleaseTarget, asked_by: Asker) -> MetaError | None:
+    """Ask a worker, and return the error if it could not."""
+    try:
+        async with looking(world, asked_by) as turn:
+            await turn.ask(target, limit=PURGE_WAIT if target.purge else RELEASE_WAIT)
+    except MetaError as error:
+        return error
+    return None

@@ -13,7 +13,7 @@ from service.sql.text.cursor import Cursor
 class Drop(Statement):
     """DROP. `kind` is the kind that the user names; the caller refuses another kind.
 
-    With `purge` the files of a table in a lake go as well. Spark's word for it.
+    `purge`, Spark's word, also removes the files of a table in a lake.
     """
 
     kind: RelationKind

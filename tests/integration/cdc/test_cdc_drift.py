@@ -6,7 +6,7 @@ from service.protocol.cdc import SourceReport
 from tests.support.cdc_steps import NUMBERS, SPLIT, Started, add, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from service.domain.new_columns import new_columns
 from tests.support.cdc_steps import NUMBERS, STAMPED, Started, execute, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 
 async def both(world: CdcWorld, table: Followed) -> tuple[list[Any], list[Any]]:

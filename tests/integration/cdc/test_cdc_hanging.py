@@ -11,7 +11,7 @@ from tests.support.hanging import message, rows_of, said, way_to
 from workers.cdc import connecting, patience
 from workers.cdc.connecting import AwayError, connect
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from service.protocol.plan import PositionState, VnodePosition
 from tests.support.cdc_steps import NUMBERS, SPLIT, Started, finish, put, remove
 from tests.support.real_cdc import CdcWorld, Followed
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 FIRST, SECOND, LAST = 1, 2, 3
 """Splits of `SPLIT`: keys below 20, 20 alone, and those above."""

@@ -12,7 +12,7 @@ from tests.support.real_cdc import CdcWorld
 from workers.cdc import backoff, kept, pages, patience
 from workers.cdc.log_stream import DECODING
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 LOG = b"pg_logical_slot_peek"
 PAGE = b"::bigint from"

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.cdc_steps import NUMBERS, PARTED, Started, finish, move, put, remove
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 
 async def test_rows_move_between_partitions_of_different_identities(started: Started) -> None:

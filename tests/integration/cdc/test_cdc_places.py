@@ -12,7 +12,7 @@ from workers.cdc.connecting import AwayError
 from workers.cdc.external import Session
 from workers.runners import source_scan as executor
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 LONG = "x" * 9000
 

@@ -17,7 +17,7 @@ from tests.support.real_cdc import CdcWorld
 from tests.support.waiting import until
 from workers.cdc import pages
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 LOGIN = "follower"
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.cdc_steps import NUMBERS, SPLIT, Started, add, execute, finish
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 LOST = "delete from numbers where id = 3"
 """What is not told, or not of the table that it was."""

@@ -12,7 +12,7 @@ from service.protocol.report import ActorReport
 from tests.support.cdc_steps import ENTIRE, NUMBERS, SPLIT, STAMPED, Started, add, execute, finish, move, put, remove
 from tests.support.real_cdc import CdcWorld, Followed
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 LOCAL = Followed(31, "local", (("a", "text"), ("n", "bigint"), ("t", "text")), 1, collation='"C"')
 

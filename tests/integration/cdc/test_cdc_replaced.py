@@ -12,7 +12,7 @@ import pytest
 from tests.support.cdc_steps import NUMBERS, PARTED, SPLIT, Started, add, execute, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 TYPED = Followed(
     21,

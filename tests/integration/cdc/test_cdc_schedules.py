@@ -19,7 +19,7 @@ from tests.support.state_store import prepared_store
 from workers.cdc import backoff, log, patience
 from workers.runners import source_scan as executor
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
 
 async def _live(world: CdcWorld, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:

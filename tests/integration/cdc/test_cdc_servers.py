@@ -20,7 +20,7 @@ from tests.support.state_store import prepared_store
 from workers.cdc import backoff
 from workers.runners import source_scan as executor
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
 
 SMALL = {"shared_buffers": "64MB", "wal_buffers": "4MB", "max_wal_size": "200MB", "min_wal_size": "80MB"}
 

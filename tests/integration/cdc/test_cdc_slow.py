@@ -14,7 +14,7 @@ from workers.cdc.external import Session, ask
 from workers.cdc.streaming import Streaming
 from workers.runners import source_scan
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 DECODING = "the external database is still decoding its log"
 LOG = b"pg_logical_slot_peek"

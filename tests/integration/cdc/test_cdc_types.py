@@ -6,7 +6,7 @@ import pytest
 from tests.support.cdc_steps import Started, finish
 from tests.support.real_cdc import CdcWorld, Followed
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 MADE = (
     "create schema other",

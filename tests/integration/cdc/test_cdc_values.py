@@ -9,7 +9,7 @@ from tests.support.cdc_steps import NUMBERS, STAMPED, Started, add, finish, put,
 from tests.support.real_cdc import Followed
 from workers.cdc import log, pages
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 VALUES: dict[str, tuple[str, ...]] = {
     "boolean": ("true", "false"),

@@ -95,7 +95,7 @@ def test_i13_whoever_does_not_log_in_holds_a_connection_for_ten_seconds(postgres
 
 
 def test_i13_a_session_has_its_memory_and_no_more(postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One took as much as it liked, with values of a gigabyte each."""
+    """A session took as much as its query liked, with values of a gigabyte each."""
     monkeypatch.setattr(cluster, "SESSION_BYTES", 256 << 20)
     url = postgres.start()
     columns = ", ".join(f"repeat('x', 100000000 + {number})" for number in range(3))

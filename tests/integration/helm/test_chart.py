@@ -22,6 +22,7 @@ from tests.support.meta_store import NOW
 from workers.settings import Settings as WorkerSettings
 
 # The first test may have to build helm.
+pytestmark = pytest.mark.timeout(1200)
 
 CHART = Path(__file__).parents[3] / "helm" / "tidefill"
 KUBERNETES = "1.33"

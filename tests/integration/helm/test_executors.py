@@ -13,6 +13,7 @@ from service.launchers.kubernetes.pods import Templates
 from tests.support.helm import find_helm
 
 # The first test may have to build helm.
+pytestmark = pytest.mark.timeout(1200)
 
 CHART: Final = Path(__file__).parents[3] / "helm" / "tidefill"
 KUBERNETES: Final = "1.33"

@@ -187,7 +187,11 @@ async def test_names_are_shared_with_tables_and_materialized_views(here: Here) -
     await refused(here, "DROP TABLE v", Conflict, '"v" is not a table; use DROP VIEW')
     await refused(here, "DROP VIEW t", Conflict, '"t" is not a view; use DROP TABLE')
     await refused(here, "DROP VIEW nope", NotFound, 'view "nope" does not exist')
-    assert (await here.run("DROP VIEW IF EXISTS nope")).notices == ('view "nope" does not exist, skipping',)
+    await refused(here, "DROP TABLE nope PURGE", NotFound, 'table "nope" does not exist')
+    await refused(here, "DROP TABLE t PURGE", Invalid, "tidefill writes, and t has none")
+    for purge in ("", " PURGE"):
+        skipped = await here.run(f"DROP VIEW IF EXISTS nope{purge}")
+        assert skipped.notices == ('view "nope" does not exist, skipping',)
 
 
 async def test_a_drop_asks_for_cascade_and_takes_all_that_reads(here: Here) -> None:

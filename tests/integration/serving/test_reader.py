@@ -127,9 +127,8 @@ async def test_c11_a_value_is_given_up_while_it_arrives(reader_pool: Pool) -> No
         with pytest.raises(Invalid, match="the result is larger than 4194304 bytes"):
             await reader.query(huge, row_limit=10, timeout_ms=60_000)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    # libpq reads on while data is there, so several of the nine values may be read on a busy machine. A value takes
-    # 200 MB, and all of them 1.46 GB.
-    assert grown < 1_200_000, f"{grown} KiB"
+    # libpq reads on while data is there: two of the nine values were seen on a busy machine. All take 1.46 GB.
+    assert grown < 500_000, f"{grown} KiB"
     assert (await reader.query("select 1", row_limit=10, timeout_ms=10_000)).rows == ((1,),)
 
 

@@ -9,7 +9,7 @@ from tests.support import queries_nexmark, queries_tpch
 from tests.support.stage_chains import Chains
 from tests.support.state_store import prepared_store
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 APART = "a join without an equality"
 TPCH: Mapping[str, Collection[str]] = {}

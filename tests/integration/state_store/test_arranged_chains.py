@@ -22,7 +22,7 @@ from workers.backfill.stages import Reached
 from workers.state_store import stage_blocks, stage_delta, stage_sql
 from workers.state_store.stage_delta import NEW, Delta, states_of
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(400)]
 
 EPOCHS_MAX: Final = 60
 PAGE_OF: Final = stage_delta._page  # pyright: ignore[reportPrivateUsage]

@@ -14,7 +14,7 @@ from workers.engines import group_merge
 from workers.engines.copiers import Copiers
 from workers.engines.group_merge import GroupMerge
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 GROUPED = replace(
     CASES[6],

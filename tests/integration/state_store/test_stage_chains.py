@@ -15,7 +15,7 @@ from tests.support.sampling import SHARE, sampled
 from tests.support.stage_chains import Chains, filled, shuffled
 from tests.support.state_store import Store, prepared_store
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 EPOCHS = 8
 NOTHING: tuple[Counter[object], Counter[object]] = (Counter(), Counter())

@@ -13,7 +13,7 @@ import pytest
 from tests.support.stage_chains import Chain, Chains
 from tests.support.state_store import prepared_store
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 TABLES: Final = {
     name: f"create table {name} (id bigint, a double precision, r real, s numeric(6,1), l numeric(6,3),"

@@ -22,7 +22,7 @@ from tests.support.stage_plans import ExplainedStore, explained, faults, few_cha
 from tests.support.state_store import Store, prepared_store
 from workers.backfill.stages import BoundStage
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
 
 PAGE_ROWS = 20_000
 """Larger pages than those of which each row is looked up: the history is not what is examined here."""

@@ -13,7 +13,7 @@ from workers.runners.failure import explain
 from workers.state_store.port import TooSlowError
 from workers.state_store.postgres import PostgresStore
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 
 @pytest.fixture

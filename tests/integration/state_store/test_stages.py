@@ -17,7 +17,7 @@ from workers.state_store import stage_blocks, stage_sql
 from workers.state_store.stage_delta import NEW, Delta, states_of
 from workers.state_store.stage_parts import of_parts
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 SEEDS = 3
 CONTRIBUTED = stage_sql.contributed

@@ -22,6 +22,8 @@ from workers.engines.port import StageTask
 from workers.engines.stages import StageEngine
 from workers.state_store.port import ArrowPage, CopyingStore
 
+pytestmark = pytest.mark.timeout(30)
+
 UPSTREAM = SHAPES[0].relation
 BOUND = bound_projection(UPSTREAM, UPSTREAM)
 LEFT = 5

@@ -13,6 +13,7 @@ from service.operations import polling
 from service.operations.polling import until
 from service.protocol.ids import GraphId
 
+pytestmark = pytest.mark.timeout(20)
 FOR_EVER = 3600.0
 
 

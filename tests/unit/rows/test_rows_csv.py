@@ -100,6 +100,7 @@ def test_array_elements_are_quoted() -> None:
     assert array_literal([None, "", "NULL", 'a"\\', "{,}"]) == '{NULL,"","NULL","a\\"\\\\","{,}"}'
 
 
+@pytest.mark.timeout(60)
 async def test_s3_every_byte_of_a_header_is_looked_at_once() -> None:
     """A quote and 100,000 line breaks: every line break was compared with all that stood before it, for minutes."""
     with pytest.raises(Invalid, match="the header row cannot be read"):

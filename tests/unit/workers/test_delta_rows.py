@@ -155,7 +155,7 @@ def test_random_commits_are_read_at_each_version(
     draw, location = random.Random(f"{fed}{parts}"), tmp_path / "t"
     configuration = {"delta.enableChangeDataFeed": "true"} if fed else {}
     write_deltalake(location, made(range(40), draw), partition_by=parts or None, configuration=configuration)
-    for turn in range(6):
+    for turn in range(8):
         table, low = DeltaTable(location), draw.randrange(60)
         match draw.choice(["append", "update", "delete", "merge", "compact"]):
             case "append":
@@ -212,7 +212,7 @@ def test_a_watch_goes_as_far_as_the_columns_stay(tmp_path: Path) -> None:
 
 
 def test_i13_an_action_that_takes_long_to_parse_is_not_parsed(tmp_path: Path) -> None:
-    """The worker was lost while it parsed one of 90 MB, and so was the next one."""
+    """The worker was lost while it parsed an action of 90 MB, and so was the next worker."""
     location = tmp_path / "t"
     write_deltalake(location, made(range(3), random.Random(1)))
     watch = Watch(place(location), relation_of(location), 0)
@@ -224,7 +224,7 @@ def test_i13_an_action_that_takes_long_to_parse_is_not_parsed(tmp_path: Path) ->
 
 
 def test_i13_a_log_that_expands_beyond_its_memory_is_refused(tmp_path: Path) -> None:
-    """A checkpoint of 2 MB is a quarter of a gigabyte for whoever reads it."""
+    """A checkpoint of 2 MB fills a quarter of a gigabyte when a program reads it."""
     location = tmp_path / "t"
     write_deltalake(location, made(range(3), random.Random(1)))
     DeltaTable(location).create_checkpoint()
