@@ -8,7 +8,7 @@ first hand its graphs over (`leave`). Next: `workers.graph`.
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -34,6 +34,8 @@ TRIES_MAX = 300
 
 ANSWERED_AT_ONCE = 16
 """How many questions are answered at once. The service asks fewer, but may have given up some that are not over."""
+AGAIN_SECONDS = 1.0
+"""Between two interrupts of an epoch that does not end."""
 LEAVE_TRIES = 5
 """Attempts to leave, about five seconds in all. Where no service answers, there is nobody to hand over to."""
 
@@ -49,7 +51,10 @@ class Executor(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Make the epoch that runs on another thread fail soon, because its generation is over."""
+        """Make the epoch that runs on another thread fail soon, because its generation is over.
+
+        Called again while the epoch does not end: a Spark job that began after a call was not cancelled by it.
+        """
         ...
 
 
@@ -89,6 +94,12 @@ class _Lane:
         """Abandon the running epoch: interrupt it and do not wait. Nothing of it can be written any more (I7)."""
         self.executor.interrupt()
         self.thread.shutdown(wait=False)
+        threading.Thread(target=self._interrupt_again, name=f"leave-{self.graph}", daemon=True).start()
+
+    def _interrupt_again(self) -> None:
+        """Interrupt the epoch until it has ended: nobody cancels a Spark job that is only being planned (I13)."""
+        while self.ended is not None and not wait((self.ended,), AGAIN_SECONDS).done:
+            self.executor.interrupt()
 
 
 @dataclass

@@ -35,7 +35,7 @@ def pages_server(
             world = world_of(stores, clock=SystemClock(), signals=LocalSignals())
             app = create_app(world, settings=settings, ready=checks or Checks())
             install(app, settings)
-            config = uvicorn.Config(app, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=0)
+            config = uvicorn.Config(app, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=30)
             server = uvicorn.Server(config)
             servers.append(server)
             serving = asyncio.create_task(server.serve(sockets=[config.bind_socket()]))

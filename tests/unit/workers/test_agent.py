@@ -163,6 +163,29 @@ def test_i13_what_is_computed_for_a_graph_that_is_gone_is_interrupted() -> None:
     assert not worker.lanes
 
 
+class Planning(Gated):
+    """An epoch that begins its Spark job, which has no end, after it was interrupted for the first time."""
+
+    def interrupt(self) -> None:
+        if self.interrupted.is_set():
+            self.may_end.set()
+        super().interrupt()
+
+
+def test_i13_an_epoch_is_interrupted_until_it_has_ended() -> None:
+    """A view was dropped while Spark planned its job: nothing was cancelled, and the job kept Spark's turn for ever."""
+    own = GraphId(7)
+    planning, service = Planning(), Service(barrier(own, 5))
+    worker = agent(service, {own: planning})
+    running = started(worker)
+    assert planning.begun.wait(60)
+    service.gone.add(own)
+    assert service.answered.wait(60)
+    worker.stop.set()
+    running.join(60)
+    assert not running.is_alive()
+
+
 def test_a_graph_whose_epoch_takes_long_holds_up_no_other() -> None:
     """I10: the job's own graph hangs, and the database graph's barrier is answered."""
     stuck, free = Gated(), Gated()
