@@ -65,31 +65,40 @@ test check: export TIDEFILL_TEST_FSYNC := off
 
 # The rest of the tests is that of `soak` and of `cluster`.
 QUICK := not soak and not control_plane
-# $(call part,NAME,MARKERS,WHERE): a part only imports the tests that may be its own. WHERE may have `--half`, for every
-# other file: tests that share a service wait for it most of the time, so two services serve them side by side.
-part = $(BIN)/pytest --junitxml=$(DURATIONS)/$(1).xml -m "$(QUICK) and $(2)" $(3)
 DURATIONS := .cache/durations
 WHOLE := tests/e2e tests/attacks
-PARTS := --ignore=tests/e2e --ignore=tests/attacks --ignore=tests/soak tests
+REST := --ignore=tests/e2e --ignore=tests/attacks --ignore=tests/soak tests
+# $(call part,MARKERS,WHERE): a part only imports the tests that may be its own. WHERE may have `--half`, for every other
+# file: tests that share a service wait for it most of the time, so two services serve them side by side.
+part = $(BIN)/pytest --junitxml=$(DURATIONS)/$@.xml -m "$(QUICK) and $(1)" $(2)
+PARTS := shared-1 shared-2 databases own others-1 others-2 types
+.PHONY: $(PARTS)
 
-# Whole processes and databases are waited for much of the time, and everything else takes what processors they leave.
-# What runs beside the processes that share a service is shown after them, and what took longest at the end. The tests
-# of databases need no JVM, so they begin before its classes are laid out.
+# Three parts at a time, which two cores can serve: with more, each test takes so long that its limits end it. What a part
+# has to say is shown when it ends. The tests of databases need no JVM, and do not wait until its classes are laid out.
 test: $(STAMP) ## Everything but the long runs and the cluster
 	@$(MAKE) --no-print-directory style
-	@rm -rf $(DURATIONS); logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
-	$(call part,databases,not e2e and postgres and not spark,$(PARTS)) > $$logs/2 2>&1 & databases=$$!; \
-	$(MAKE) --no-print-directory $(PREPARED); \
-	$(call part,own,own_service,tests/e2e) > $$logs/1 2>&1 & own=$$!; \
-	nice -n 5 $(call part,others,not e2e and (spark or not postgres),$(PARTS)) > $$logs/3 2>&1 & others=$$!; \
-	nice -n 5 $(MAKE) --no-print-directory types > $$logs/0 2>&1 & types=$$!; \
-	$(call part,shared-2,e2e and not own_service,--half 2 $(WHOLE)) > $$logs/4 2>&1 & shared=$$!; \
-	$(call part,shared-1,e2e and not own_service,--half 1 $(WHOLE)); status=$$?; \
-	for part in $$types $$own $$databases $$others $$shared; do wait $$part || status=$$?; done; cat $$logs/*; \
+	@rm -rf $(DURATIONS)
+	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target $(PARTS); status=$$?; \
 	$(BIN)/python -m tests.support.durations $(DURATIONS); exit $$status
 
+shared-1: $(PREPARED)
+	$(call part,e2e and not own_service,--half 1 $(WHOLE))
+
+shared-2: $(PREPARED)
+	$(call part,e2e and not own_service,--half 2 $(WHOLE))
+
+databases: $(STAMP)
+	$(call part,not e2e and postgres and not spark,$(REST))
+
+own: $(PREPARED)
+	$(call part,own_service,tests/e2e)
+
+others-1 others-2: $(PREPARED)
+	$(call part,not e2e and (spark or not postgres),--half $(subst others-,,$@) $(REST))
+
 check: lint ## What runs without Spark and without whole processes
-	$(BIN)/pytest -m "not spark and not e2e and $(QUICK)" $(PARTS)
+	$(BIN)/pytest -m "not spark and not e2e and $(QUICK)" $(REST)
 
 bench: $(PREPARED) ## Measure, and print figures and ratios; BENCH="--rows 1000000 --only backfill" for a part
 	$(BIN)/python -m tests.bench $(BENCH)
