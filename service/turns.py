@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from service.domain.errors import Unavailable
 from service.domain.shares import Shares
 
+CALLER: Final[ContextVar[str | None]] = ContextVar("caller", default=None)
+"""Who made the call in which this code runs. None: nobody, as in the loops of the service, or a worker."""
 Within = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 
@@ -31,11 +34,13 @@ class Turns:
         self._queue: list[_Waiting] = []
 
     @asynccontextmanager
-    async def turn(self, caller: str = "", within: Within | None = None) -> AsyncGenerator[None]:
+    async def turn(self, caller: str | None = None, within: Within | None = None) -> AsyncGenerator[None]:
         """Wait for a turn and keep it. Raises Unavailable if too many wait or if the wait takes too long.
 
-        `within` runs the wait, and may end it with an error of its own.
+        Without a `caller`, it is the one in whose call this runs. `within` runs the wait, and may end it with an error
+        of its own.
         """
+        caller = CALLER.get() or "" if caller is None else caller
         if self._running.room(caller):
             self._running.take(caller)
         else:

@@ -23,7 +23,7 @@ from service.protocol.epoch import NEVER, instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Rejected, Request, Response
-from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
+from workers.meta_client import MetaClient, NotTakenError, ServiceAwayError, StaleWorkerError
 
 LANE_IDLE = timedelta(minutes=10)
 """A lane without a barrier for this long is removed. A live graph gets a barrier every interval, even while it is
@@ -242,12 +242,21 @@ class Agent:
             self.stop.set()
             return
         try:
-            self._keep_trying(lambda: self.client.respond(self.registration.worker, response))
+            self._respond(response)
         except StaleWorkerError:
             self.stop.set()
         except Exception:
             # One answer that the service does not take must not end the epochs of all graphs (I13).
             log.exception("response.failed", request=request.id)
+
+    def _respond(self, response: Response) -> None:
+        """Send a response. Whoever asked learns if the service does not take it: sent again, it would not either."""
+        try:
+            self._keep_trying(partial(self.client.respond, self.registration.worker, response))
+        except NotTakenError as error:
+            log.warning("response.refused", request=response.id, error=str(error))
+            refused = Rejected(id=response.id, error="the service does not take the answer: ask for less at once")
+            self._keep_trying(partial(self.client.respond, self.registration.worker, refused))
 
     def _keep_trying(self, call: Callable[[], T], tries: int = TRIES_MAX) -> T:
         """Repeat `call` until the service answers it. A worker outlives a restart of the service.

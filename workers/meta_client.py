@@ -16,6 +16,7 @@ from service.protocol.report import Collected, Failed
 from service.protocol.request import REQUEST, Request, Response
 
 GONE = 410
+_NOT_TAKEN: Final = frozenset({400, 413, 422})
 SLACK_SECONDS = 20.0
 """Timeout of each call. It is far longer than the service waits in a long poll (`Registered.wait_seconds`, 3 s), so a
 service that exceeds it counts as away.
@@ -27,6 +28,10 @@ _NEXT: Final[TypeAdapter[Barrier | Gone]] = TypeAdapter(Barrier | Gone)
 
 class ServiceAwayError(Exception):
     """The service did not answer, or answered with an unexpected status. The caller may try again."""
+
+
+class NotTakenError(Exception):
+    """The service will never take what was sent: it is too large, or nothing that the service reads."""
 
 
 class StaleWorkerError(Exception):
@@ -90,7 +95,7 @@ class MetaClient:
         return SecretValue.model_validate_json(answer.content).value
 
     def respond(self, worker: WorkerId, response: Response) -> None:
-        """Send the response to a request."""
+        """Send the response to a request. Raises NotTakenError."""
         self._call("POST", f"/workers/{worker}/responses", response.model_dump_json())
 
     def _call(self, method: str, path: str, body: str | None = None) -> httpx.Response:
@@ -100,6 +105,8 @@ class MetaClient:
             raise ServiceAwayError(str(error) or type(error).__name__) from error
         if answer.status_code == GONE:
             raise StaleWorkerError(answer.text)
+        if answer.status_code in _NOT_TAKEN:
+            raise NotTakenError(f"{answer.status_code} {answer.text[:300]}")
         if not answer.is_success:
             raise ServiceAwayError(f"{answer.status_code} {answer.text[:300]}")
         return answer

@@ -18,6 +18,7 @@ from service.operations import tokens
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.tokens import Bearers
+from service.turns import CALLER
 
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """No route reads the bodies of these calls, some of which need no credentials."""
@@ -86,9 +87,11 @@ class Callers:
 
 
 def recognise(scope: Scope, caller: Asker) -> None:
-    """Keep who sends a request, and tell its connection that somebody known does."""
+    """Keep who sends a request, and tell its connection that somebody known does. The work of users is shared out."""
     state = scope.setdefault("state", {})
     state["caller"] = caller
+    if caller.role is not Role.WORKER:
+        CALLER.set(caller.actor)
     if RECOGNISED in state:
         state[RECOGNISED]()
 

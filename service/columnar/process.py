@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 
 from service.columnar.child import COLUMNS, HEAD, MESSAGE_MAX, Kind, framed
 from service.columnar.rows_json import JsonRows
-from service.domain.errors import Invalid, Unavailable
+from service.domain.errors import Invalid
 from service.ports.columnar import ColumnarRows, FileForm
 from service.protocol.columns import Column
+from service.turns import Turns
 
 SLICE_SECONDS: Final = 60.0
 """Time limit for the next few thousand rows: a hundred times what they take on a busy machine."""
@@ -25,13 +26,15 @@ MEMORY_MAX: Final = 512 << 20
 """Memory limit for reading a body, in bytes: several times what a row group of the usual size takes."""
 
 
-PROCESSES_MAX: Final = 2
+PROCESSES_MAX: Final = 3
+"""Of which one caller has two at most."""
 SMALL_BYTES: Final = 256 << 10
 """NDJSON of at most this size is read in a thread of the service: it takes some milliseconds, and waits for no process.
 """
 SMALL_FIELD_BYTES: Final = 1 << 20
 """Bytes times columns: an object of two bytes has a field for every column."""
 _TURN_SECONDS: Final = 10.0
+_WAITING_MAX: Final = 1_000
 _NAMES: Final = TypeAdapter(tuple[str, ...])
 
 
@@ -84,7 +87,9 @@ class ColumnarProcesses:
 
     def __init__(self, *, memory: int = MEMORY_MAX, processes: int = PROCESSES_MAX) -> None:
         self._memory = memory
-        self._turns = asyncio.Semaphore(processes)
+        self._turns = Turns(
+            "Arrow, Parquet and NDJSON bodies", running=processes, waiting=_WAITING_MAX, seconds=_TURN_SECONDS
+        )
 
     @asynccontextmanager
     async def opened(self, path: Path, form: FileForm) -> AsyncGenerator[ColumnarRows]:
@@ -98,12 +103,8 @@ class ColumnarProcesses:
 
     @asynccontextmanager
     async def _in_process(self, path: Path, form: FileForm) -> AsyncGenerator[ProcessRows]:
-        try:
-            await asyncio.wait_for(self._turns.acquire(), _TURN_SECONDS)
-        except TimeoutError:
-            raise Unavailable("other Arrow, Parquet and NDJSON bodies are being read; try again later") from None
         async with AsyncExitStack() as behind:
-            behind.callback(self._turns.release)
+            await behind.enter_async_context(self._turns.turn())
             process = await behind.enter_async_context(self._reader(form, path))
             _, names = await _next(process)
             yield ProcessRows(process, _NAMES.validate_json(names), behind.aclose)

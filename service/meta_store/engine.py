@@ -19,6 +19,8 @@ POOL_SIZE: Final = 15
 """Transactions are short, so more connections would only move the queue from the pool into Postgres. The pool keeps
 every connection that it has opened, because opening one costs more than a transaction.
 """
+CALLS_AT_ONCE: Final = 12
+"""How many of them the calls of users have. The rest is that of barriers and workers, whatever users ask for."""
 POOL_TIMEOUT_SECONDS: Final = 10
 CONNECT_TIMEOUT_SECONDS: Final = 5
 _ROLLED_BACK: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)

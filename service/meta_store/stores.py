@@ -1,8 +1,8 @@
 """Transactions over the aggregates on Postgres. No other module of the service commits aggregates to the meta store."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -19,7 +19,7 @@ from service.meta_store.catalog.catalog import PostgresCatalog, PostgresCleanups
 from service.meta_store.catalog.indexes import PostgresNamedIndexes, PostgresStoredIndexes
 from service.meta_store.catalog.logical_views import LogicalViews
 from service.meta_store.catalog.visibility import PostgresVisibility
-from service.meta_store.engine import translated
+from service.meta_store.engine import CALLS_AT_ONCE, POOL_TIMEOUT_SECONDS, translated
 from service.meta_store.events import PostgresEvents
 from service.meta_store.jobs.actors import PostgresActors
 from service.meta_store.jobs.fragments import PostgresFragments
@@ -40,6 +40,9 @@ from service.meta_store.tokens import Tokens
 from service.ports.audit import Asker, Outcome
 from service.ports.meta_store import Transaction
 from service.protocol.ids import Term
+from service.turns import CALLER, Turns
+
+_WAITING_MAX: Final = 10_000
 
 
 def portless(connection: AsyncConnection) -> dict[str, Any]:
@@ -94,10 +97,14 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
 
 
 class PostgresStores:
-    """See `service.ports.meta_store.Stores`. The caller owns the engine and disposes of it."""
+    """See `service.ports.meta_store.Stores`. The caller owns the engine and disposes of it.
+
+    The connections that the calls of users have are shared out among the callers (I13).
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
+        self._turns = Turns("transactions", running=CALLS_AT_ONCE, waiting=_WAITING_MAX, seconds=POOL_TIMEOUT_SECONDS)
 
     @asynccontextmanager
     async def begin(self, term: Term | None = None, *, by: Asker | None = None) -> AsyncGenerator[Transaction]:
@@ -105,13 +112,18 @@ class PostgresStores:
 
         Raises Deposed where `term` is over.
         """
-        with translated():
-            async with self._engine.begin() as connection:
-                if term is not None:
-                    await assert_term(connection, term)
-                events = PostgresEvents(connection)
-                tx = transaction_on(connection, events)
-                yield tx
-                if by is not None and by.call is not None:
-                    await tx.audit.add(by, Outcome.ACCEPTED)
-                await events.write()
+        async with self._turn():
+            with translated():
+                async with self._engine.begin() as connection:
+                    if term is not None:
+                        await assert_term(connection, term)
+                    events = PostgresEvents(connection)
+                    tx = transaction_on(connection, events)
+                    yield tx
+                    if by is not None and by.call is not None:
+                        await tx.audit.add(by, Outcome.ACCEPTED)
+                    await events.write()
+
+    def _turn(self) -> AbstractAsyncContextManager[None]:
+        caller = CALLER.get()
+        return nullcontext() if caller is None else self._turns.turn(caller)

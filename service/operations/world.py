@@ -220,8 +220,8 @@ class Calls:
     """Looks of queries at the catalog before they begin, each with one of the connections to the meta store."""
     limits: Turns = field(default_factory=lambda: Turns("changes of limits", running=4, waiting=1_000))
     """Changes of limits wait for the rows of their scans, each with one of the connections to the meta store."""
-    barrier_pages: Turns = field(default_factory=lambda: Turns("readers of barriers", running=1, waiting=100))
-    """Large pages of barriers, one at a time: each takes the event loop for tens of milliseconds."""
+    long_pages: Turns = field(default_factory=lambda: Turns("readers of long pages", running=1, waiting=100))
+    """Large pages of barriers and of relations, one at a time: each takes the event loop for tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

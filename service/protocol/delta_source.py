@@ -76,7 +76,7 @@ def chosen_columns(there: DeltaColumns, wanted: Sequence[Column] | None, key: Se
         named = ", ".join(f"{quoted(one.name)} {one.type}" for one in there.columns)
         raise ValueError(f'column "{name}" {reason}. Name the others instead of *: ({named}, PRIMARY KEY ..)')
     for one in wanted or ():
-        _check(there, one)
+        _check(there, known, one)
     names = [one.name for one in (there.columns if wanted is None else wanted)]
     for name in key:
         if name not in names:
@@ -86,16 +86,15 @@ def chosen_columns(there: DeltaColumns, wanted: Sequence[Column] | None, key: Se
     return tuple(known[name].model_copy(update={"nullable": name not in key}) for name in names)
 
 
-def _check(there: DeltaColumns, wanted: Column) -> None:
+def _check(there: DeltaColumns, known: Mapping[str, Column], wanted: Column) -> None:
     """Raise ValueError unless the Delta table has a column."""
     name = wanted.name
     if name in there.refused:
         raise ValueError(f'column "{name}" {there.refused[name]}')
-    kind = next((one.type for one in there.columns if one.name == name), None)
-    if kind is None:
+    if name not in known:
         raise ValueError(f'column "{name}" does not exist there')
-    if kind != wanted.type:
-        raise ValueError(f'column "{name}" is {kind} there, not {wanted.type}')
+    if known[name].type != wanted.type:
+        raise ValueError(f'column "{name}" is {known[name].type} there, not {wanted.type}')
 
 
 def _type(given: Any) -> ColumnType:

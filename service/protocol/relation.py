@@ -16,6 +16,8 @@ ALIVE: Final = 9223372036854775807
 ROW_ID: Final = "_row_id"
 """The hidden key column of a table that was declared without a key."""
 
+COLUMNS_MAX: Final = 1_600
+"""The most columns of a relation, which is the most that Postgres stores."""
 VNODE_COUNT_DEFAULT: Final = 256
 
 SYSTEM_COLUMNS: Final = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})

@@ -39,12 +39,12 @@ def until_held(external: External, folder: Path) -> int:
 
 def test_a_followed_table_lies_in_a_lake(service: Service, external: External, tmp_path: Path) -> None:
     folder = tmp_path / "items"
-    external.run(ITEMS, FILL.format(rows=50_000))
+    external.run(ITEMS, FILL.format(rows=20_000))
     service.run(source(external))
     with changing(external):
         service.run(
             f"CREATE TABLE items (*) USING delta LOCATION '{folder}' FROM pg TABLE 'public.items'"
-            " WITH (commit_interval = '1 s', backfill_rate_limit = 20000)",
+            " WITH (commit_interval = '1 s', backfill_rate_limit = 8000)",
         )
         service.run("CREATE MATERIALIZED VIEW cheap AS SELECT id, name, price FROM items WHERE price < 1000")
         service.kill_worker()
@@ -59,7 +59,7 @@ def test_a_followed_table_lies_in_a_lake(service: Service, external: External, t
     external.run("truncate items", "insert into items values (1, 'one', 1, now(), 'a')")
     external.run("insert into items values (2, 'two', 2, now(), 'b')", "delete from items where id = 1")
     assert until_held(external, folder) == 1
-    external.run(FILL.format(rows=5_000).replace("generate_series(1", "generate_series(3"))
+    external.run(FILL.format(rows=2_000).replace("generate_series(1", "generate_series(3"))
     until_held(external, folder)
 
     moved = folder.rename(tmp_path / "moved")

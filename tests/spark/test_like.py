@@ -62,7 +62,7 @@ def test_n4a_no_row_makes_a_pattern_search_for_long(spark: SparkSession) -> None
     assert in_spark(spark, [(1, "a" * 60, pattern)], written) == [[False, False, True, False]]
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(TEXTS, min_size=12, max_size=24), patterns=st.lists(PATTERNS.map("".join), min_size=10, max_size=16)
 )

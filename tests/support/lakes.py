@@ -1,5 +1,6 @@
 """Places for Delta tables in tests: a folder, and an object store that speaks S3, in this process, on loopback."""
 
+import json
 import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from typing import Any, Final
 
 import boto3
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from moto.server import ThreadedMotoServer
 
@@ -65,3 +68,18 @@ def bucket(address: str) -> Lake:
     client.create_bucket(Bucket=name)
     options = {"s3.endpoint": address, "s3.access.key": "writer", "s3.secret.key": SECRET}
     return Lake(f"s3://{name}/lake", options, storage_options(ObjectStore(address, "us-east-1", "writer", SECRET)))
+
+
+def expand(location: Path) -> None:
+    """Give a table of rows a checkpoint of 2 MB that fills a quarter of a gigabyte when a program reads it."""
+    DeltaTable(location).create_checkpoint()
+    (checkpoint,) = location.glob("_delta_log/*.checkpoint.parquet")
+    actions = pq.read_table(checkpoint)
+    added = actions.filter(pc.is_valid(actions["add"])).to_pylist()[0]
+    added["add"]["stats"] = json.dumps({"numRecords": 1, "minValues": {"city": "x" * 2_000}})
+    many = pa.Table.from_pylist([added] * 1_000, actions.schema)
+    with pq.ParquetWriter(checkpoint, actions.schema) as writer:
+        writer.write_table(actions)
+        for _ in range(125):
+            writer.write_table(many)
+    assert checkpoint.stat().st_size < 3_000_000

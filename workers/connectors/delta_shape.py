@@ -24,9 +24,13 @@ from workers.connectors.port import RefusedTableError, TableShape
 
 MEMORY: Final = 3 << 30
 """The most memory, in bytes, that a process may allocate. A log of half a million files takes about as much."""
-_SECONDS: Final = 120.0
-_AT_ONCE: Final = threading.BoundedSemaphore(2)
-"""The most processes at once. A worker that starts counts the rows of all tables."""
+COLUMNS_MAX: Final = 20_000
+_SECONDS: Final = 50.0
+"""The service waits for somewhat longer (`operations.sources.lake.LOOK_WAIT`)."""
+_ASKED: Final = threading.BoundedSemaphore(3)
+"""The most processes that look at a table at once. One caller's statements have two of them at most."""
+_COUNTED: Final = threading.BoundedSemaphore(1)
+"""A worker that starts counts the rows of all tables: one after the other, and no statement waits for that."""
 _PLACE: Final = TypeAdapter(DeltaPlace)
 
 
@@ -39,7 +43,7 @@ def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEM
     # `workers.spark.session.start` has put this code on the path of the worker's processes.
     command = [sys.executable, "-m", __spec__.name]
     try:
-        with _AT_ONCE:
+        with _ASKED if version is None else _COUNTED:
             done = subprocess.run(  # noqa: S603 - no shell
                 command, input=asked, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
@@ -81,6 +85,8 @@ def _newest(place: DeltaPlace) -> DeltaTable:
 def _shape(table: DeltaTable) -> TableShape:
     check_protocol(list(table.protocol().reader_features or ()))
     check_mapping(table.metadata().configuration)
+    if (number := len(table.schema().fields)) > COLUMNS_MAX:
+        raise RefusedTableError(f"it has {number} columns, and at most {COLUMNS_MAX} can be read")
     return TableShape(table.version(), table.schema().to_json(), rows_of(table))
 
 

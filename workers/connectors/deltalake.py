@@ -11,7 +11,7 @@ prepared and committed, and then marks its beginning: what is prepared under an 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -26,15 +26,16 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from service.protocol import delta
-from service.protocol.delta import DeltaOptions
+from service.protocol.delta import DeltaOptions, DeltaPlace
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation, RelationKind
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
 from workers.connectors.delta_foreign import SINK, checked
+from workers.connectors.delta_shape import shape_of
 from workers.connectors.delta_upkeep import keep_up
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
 from workers.connectors.places import check_place
-from workers.connectors.port import GONE, KeptVersions, MovedError
+from workers.connectors.port import GONE, KeptVersions, MovedError, RefusedTableError
 from workers.state_store.port import CLOSE, OPERATION
 
 _BEGAN: Final = "began"
@@ -42,6 +43,8 @@ _OWNER: Final = "tidefill.owner"
 """The transaction whose version says which app writes the changes of a table, alone."""
 _NOBODY: Final = 0
 _PLACE: Final = "_tidefill_place"
+_MERGED_ROWS: Final = 1_000_000
+"""The most changes that a merge takes into memory, unless one epoch has more."""
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -52,13 +55,16 @@ def claim(options: Mapping[str, str], relation: Relation) -> None:
     try:
         with in_a_line():
             _try_out(read)
+            if Files.of(read).there("_delta_log"):
+                # What others wrote there is read first where it can take neither the worker's memory nor its time.
+                shape_of(DeltaPlace(location=read.location, store=read.store))
             table = _present(read)
             if table is None:
                 _create(read, relation)
             else:
                 _check(table, read, relation)
             _own(read)
-    except (OSError, DeltaError) as error:
+    except (OSError, DeltaError, RefusedTableError) as error:
         raise ValueError(f"{read.location} cannot be used by the worker: {error}") from error
 
 
@@ -231,9 +237,9 @@ class DeltaSink:
         consumed = self.consumed_upto(delta_table(self.options))
         notes = chain.from_iterable(notes_in(self.files, folder, epoch) for epoch in epochs if epoch > consumed)
         for merged, some in groupby(notes, key=lambda note: note.merged):
-            together = list(some)
             commit = self.merge if merged else self._append
-            commit(delta_table(self.options), together[-1].epoch, together)
+            for together in _portions(some) if merged else [list(some)]:
+                commit(delta_table(self.options), together[-1].epoch, together)
         for epoch in epochs:
             self.files.remove_folder(f"{folder}/{epoch}")
         return True
@@ -295,6 +301,19 @@ class DeltaSink:
                 if f"{self.options.location}/{note.path}" not in table:
                     self.files.remove(note.path)
         self.files.remove_folder(folder)
+
+
+def _portions(notes: Iterable[Note]) -> Iterator[Sequence[Note]]:
+    """Divide the changes of many epochs, as after an outage, into those of some epochs each."""
+    portion: list[Note] = []
+    for _, some in groupby(notes, key=lambda note: note.epoch):
+        epoch = list(some)
+        if portion and sum(note.rows for note in (*portion, *epoch)) > _MERGED_ROWS:
+            yield portion
+            portion = []
+        portion += epoch
+    if portion:
+        yield portion
 
 
 def _options(options: Mapping[str, str], relation: Relation) -> DeltaOptions:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 
 from service.domain.awaited import Awaited, Recovered, is_begun, is_over, is_settled
-from service.domain.errors import Conflict, NotFound, Unavailable, UnderRecovery
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
 from service.domain.job import CREATING, IllegalTransition, Job, JobEvent, JobState
 from service.operations import quotas
 from service.operations.commands.fan_out import ask
@@ -24,7 +24,7 @@ from service.ports.meta_store import Transaction
 from service.ports.records import NewDml, NewJob
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, SourceId
 from service.protocol.mutation import Stop
-from service.protocol.relation import Relation, RelationKind
+from service.protocol.relation import COLUMNS_MAX, Relation, RelationKind
 from service.protocol.vnodes import Runs
 from service.telemetry.log import bind
 
@@ -44,7 +44,11 @@ class Asked:
 
 
 async def create(world: Context, new: NewJob, *, if_not_exists: bool, asked_by: Asker) -> Asked:
-    """Record a job. The leader starts it. Raises Conflict if the name is taken, and OverQuota."""
+    """Record a job. The leader starts it. Raises Conflict if the name is taken, Invalid for too many columns, and
+    OverQuota.
+    """
+    if len(new.relation.columns) > COLUMNS_MAX:
+        raise Invalid(f"tables can have at most {COLUMNS_MAX} columns")
 
     async def there() -> Asked | None:
         async with world.stores.begin() as tx:

@@ -26,13 +26,12 @@ from service.ports.audit import Asker
 from service.ports.columnar import ColumnarBodies, FileForm
 from service.ports.records import Claim
 from service.protocol.columns import Column
-from service.protocol.relation import Relation, RelationKind
+from service.protocol.relation import COLUMNS_MAX, Relation, RelationKind
 
 _READ_BYTES: Final = 1 << 18
 _ROW: Final = re.compile(r"row ([1-9][0-9]*)")
 _NAMED_MAX: Final = 20
 """The maximum number of columns that an error names."""
-COLUMNS_MAX: Final = 1_600
 """Postgres's own limit. Without it, a header or an Arrow schema with very many columns would block the event loop."""
 
 

@@ -14,6 +14,7 @@ from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.lending import Lending
 from service.ports.records import CatalogEntry
+from service.protocol.epoch import instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
 from service.protocol.relation import Relation
 
@@ -47,6 +48,9 @@ async def lend(
         newest = min(epochs.values())
         if epoch > newest:
             raise Invalid(f"epoch {epoch} is not published: the newest is {newest}")
+        if epoch < newest and world.clock.now() - instant_of(epoch) > LOAN_LIFE:
+            # Otherwise a caller could keep all later versions for ever, loan by loan.
+            raise Conflict(f"epoch {epoch} can no longer be read: it is older than {LOAN_LIFE}")
         epochs = dict.fromkeys(epochs, epoch)
     loan = Loan(borrower, world.clock.now(), secrets.token_hex(8))
     await lending.lend([entry.relation for entry in entries], epochs, loan=loan)

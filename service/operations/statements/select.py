@@ -1,6 +1,7 @@
 """Run a SELECT in Postgres, unchanged, under the reader's login."""
 
 from dataclasses import replace
+from typing import Final
 
 from service.domain.errors import InLake, Invalid, TooLarge
 from service.domain.parameters import SystemParameters
@@ -14,6 +15,9 @@ from service.operations.statements.outcome import Outcome
 from service.operations.status.staleness import notices_of
 from service.sql.statements.select import CATALOG_PREFIX, Select
 from service.sql.statements.views import ExplainSelect
+
+_RELATIONS_MAX: Final = 1_000
+"""Each is looked up, in one transaction. Postgres plans no query over as many within a time limit."""
 
 
 @handles(ExplainSelect, needs=Role.VIEWER)
@@ -55,6 +59,8 @@ async def _select(call: Call, statement: Select) -> Outcome:
 async def _read(call: Call, statement: Select) -> tuple[SystemParameters, bool, tuple[str, ...]]:
     """Return the parameters, whether the query reads `rw_catalog`, and notices. Raises Invalid and Conflict."""
     catalog = statement.catalog
+    if len(statement.relations) > _RELATIONS_MAX:
+        raise Invalid(f"a query can name at most {_RELATIONS_MAX} relations")
     async with call.world.calls.reads.turn(call.asked_by.actor), call.world.stores.begin() as tx:
         for name in statement.relations:
             found = await named(tx, name)

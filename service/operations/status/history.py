@@ -17,7 +17,7 @@ from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, JobI
 
 async def barriers(world: World, *, limit: int, before: Epoch | None, caller: str = "") -> BarrierPage:
     """Return the newest barriers before `before`, newest first."""
-    async with world.calls.barrier_pages.turn(caller):
+    async with world.calls.long_pages.turn(caller):
         async with world.stores.begin() as tx:
             found = await tx.barriers.history(DATABASE_GRAPH, limit=limit + 1, before=before)
         views = tuple(_barrier(record) for record in found[:limit])

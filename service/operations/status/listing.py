@@ -6,7 +6,7 @@ does not grow with its length. Next: `service.operations.status.models`.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Final
 
 from service.domain.awaited import is_readable
@@ -59,6 +59,7 @@ from service.protocol.plan import (
 )
 from service.protocol.vnodes import vnodes_of
 
+_READ_AT_ONCE: Final = 20
 COLUMNS_MAX: Final = 20_000
 """How many columns the relations of a page have together: 2 MB or so. A table may have 1,600."""
 LISTED = CREATING | {JobState.CANCELLING}
@@ -165,16 +166,23 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
     return [_ddl(job, progress[job.id], waiting.get(job.id), standing, limits) for job in found]
 
 
-async def relations(world: Context, *, after: int, limit: int) -> RelationPage:
+async def relations(world: World, *, after: int, limit: int) -> RelationPage:
     """Return at most `limit` relations with ids above `after`, with at most `COLUMNS_MAX` columns together."""
-    async with world.stores.begin() as tx:
-        entries = sorted(await tx.catalog.all(), key=lambda entry: entry.relation.id)
-    names = {entry.relation.id: entry.relation.name for entry in entries}
-    rest = [entry for entry in entries if entry.relation.id > after]
-    columns = accumulate(len(entry.relation.columns) for entry in rest)
-    fitting = sum(number <= COLUMNS_MAX for number in islice(columns, limit)) or 1
-    following = str(rest[fitting - 1].relation.id) if len(rest) > fitting else None
-    return RelationPage(tuple(_relation(entry, names) for entry in rest[:fitting]), following)
+    async with world.calls.long_pages.turn(), world.stores.begin() as tx:
+        outlines = await tx.catalog.outlines()
+        rest = [one.name for one in outlines if one.id > after]
+        entries: list[CatalogEntry] = []
+        # Of relations with very many columns few fit, and the columns of the others are not read.
+        for first in range(0, min(limit, len(rest)), _READ_AT_ONCE):
+            some = rest[first : min(first + _READ_AT_ONCE, limit)]
+            entries += sorted(await tx.catalog.called(some), key=lambda entry: entry.relation.id)
+            if sum(len(one.relation.columns) for one in entries) > COLUMNS_MAX:
+                break
+    names = {one.id: one.name for one in outlines}
+    columns = accumulate(len(entry.relation.columns) for entry in entries)
+    fitting = sum(number <= COLUMNS_MAX for number in columns) or 1
+    following = str(entries[:fitting][-1].relation.id) if entries and len(rest) > fitting else None
+    return RelationPage(tuple(_relation(entry, names) for entry in entries[:fitting]), following)
 
 
 async def relation(world: Context, name: str) -> RelationView:

@@ -12,6 +12,7 @@ from service.columnar.process import ColumnarProcesses
 from service.domain.errors import Invalid, Unavailable
 from service.ports.columnar import FileForm
 from service.protocol.columns import Column, ColumnType
+from service.turns import CALLER
 
 MEMORY = 512 << 20
 
@@ -83,11 +84,28 @@ async def test_s9_only_so_many_bodies_are_read_at_a_time(tmp_path: Path, monkeyp
     path = arrow(pa.table({"a": [1]}), tmp_path / "body")
     columnar = ColumnarProcesses(processes=1)
     async with columnar.opened(path, "arrow"):
-        with pytest.raises(Unavailable, match="other Arrow, Parquet and NDJSON bodies"):
+        with pytest.raises(Unavailable, match="1 Arrow, Parquet and NDJSON bodies of this caller run"):
             async with columnar.opened(path, "arrow"):
                 pass
     async with columnar.opened(path, "arrow") as rows:
         assert rows.names == ("a",)
+
+
+async def test_i13_bodies_of_one_caller_leave_a_process_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two loads of one caller kept both processes, and all other loads were refused meanwhile."""
+    monkeypatch.setattr(process, "_TURN_SECONDS", 0.01)
+    path = arrow(pa.table({"a": [1]}), tmp_path / "body")
+    columnar = ColumnarProcesses()
+    CALLER.set("one")
+    async with columnar.opened(path, "arrow"), columnar.opened(path, "arrow"):
+        with pytest.raises(Unavailable, match="2 Arrow, Parquet and NDJSON bodies of this caller run"):
+            async with columnar.opened(path, "arrow"):
+                pass
+        CALLER.set("other")
+        async with columnar.opened(path, "arrow") as rows:
+            assert rows.names == ("a",)
 
 
 async def test_a_body_that_was_read_gives_its_turn_away(tmp_path: Path) -> None:

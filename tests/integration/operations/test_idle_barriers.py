@@ -151,7 +151,7 @@ async def test_what_was_committed_and_not_published_is_published_by_the_next_loo
 async def test_pages_of_barriers_are_read_one_at_a_time(idle: Idle) -> None:
     """I13: forty readers of a thousand barriers each kept the event loop for ten seconds."""
     world = idle.leader.world
-    async with world.calls.barrier_pages.turn():
+    async with world.calls.long_pages.turn():
         pages = {asyncio.create_task(history.barriers(world, limit=1000, before=None)) for _ in range(3)}
         _, waiting = await asyncio.wait(pages, timeout=0.3)
         assert waiting == pages

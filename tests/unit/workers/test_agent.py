@@ -9,11 +9,12 @@ import pytest
 
 from service.protocol.api import Gone, Registered, Registration
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RequestId, WorkerId
 from service.protocol.report import Collected, Failed
+from service.protocol.request import Done, Rejected, ReleaseTarget, Response
 from tests.support.waiting import until
 from workers.agent import Agent
-from workers.meta_client import MetaClient, ServiceAwayError
+from workers.meta_client import MetaClient, NotTakenError, ServiceAwayError
 
 WORKER = WorkerId("w")
 OTHER_GRAPH = GraphId(2)
@@ -184,6 +185,35 @@ def test_i13_an_epoch_is_interrupted_until_it_has_ended() -> None:
     worker.stop.set()
     running.join(60)
     assert not running.is_alive()
+
+
+class Picky(Service):
+    """Asks one question, and takes no answer but a refusal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions, self.told = [RequestId(5)], threading.Event()
+
+    def next_request(self, *_: object) -> Any:
+        return Mock(ReleaseTarget, id=self.questions.pop()) if self.questions else None
+
+    def respond(self, _: WorkerId, response: Response) -> None:
+        if not isinstance(response, Rejected):
+            raise NotTakenError("413 too large")
+        assert response.id == 5
+        self.told.set()
+
+
+def test_i13_an_answer_that_the_service_does_not_take_is_not_sent_again() -> None:
+    """One of 75 MB was sent 300 times, and then the worker ended: whoever asked had left long ago."""
+    service = Picky()
+    worker = agent(service, {})
+    worker.respond = lambda request: Done(id=request.id)
+    running = started(worker)
+    assert service.told.wait(60)
+    assert running.is_alive()
+    worker.stop.set()
+    running.join(60)
 
 
 def test_a_graph_whose_epoch_takes_long_holds_up_no_other() -> None:

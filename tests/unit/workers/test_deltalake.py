@@ -5,21 +5,22 @@ import socket
 from collections.abc import Generator, Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 from pyarrow.fs import FileSelector
 
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import Epoch, Generation, RelationId
 from service.protocol.relation import Relation, RelationKind
-from tests.support.lakes import SECRET, Lake, bucket, folder, object_store
-from workers.connectors import delta_files, deltalake
+from tests.support.lakes import SECRET, Lake, bucket, expand, folder, object_store
+from workers.connectors import delta_files, delta_shape, deltalake
 from workers.connectors.delta_files import Files
 from workers.connectors.deltalake import DeltaSink
 from workers.connectors.port import RefusedRowError
@@ -125,6 +126,37 @@ def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(lake: La
     before = table.version
     sink.commit(Epoch(3))
     assert (table.rows, table.version) == ([(2, "c"), (None, "N")], before + 1)
+
+
+def test_i13_changes_of_an_outage_are_merged_in_portions(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that had waited was taken into the worker's memory at once."""
+    monkeypatch.setattr(deltalake, "_MERGED_ROWS", 3)
+    table = Table(lake)
+    sink = table.begin(0)
+    prepare(sink, 2, (LIVE, 1, "a"), (LIVE, 2, "b"))
+    prepare(sink, 3, (CLOSE, 1, "a"))
+    prepare(sink, 4, *((LIVE, key, "c") for key in range(3, 7)))
+    prepare(sink, 5, (CLOSE, 2, "b"), (LIVE, 2, "B"), (CLOSE, 3, "c"))
+    before = table.version
+    sink.commit(Epoch(5))
+    assert table.rows == [(2, "B"), (4, "c"), (5, "c"), (6, "c")]
+    assert table.version == before + 3
+    # One that was cut off between them goes on behind the portions that are there.
+    assert [
+        sink.consumed_upto(DeltaTable(f"{lake.location}/t", version=version, storage_options=lake.storage))
+        for version in range(before, before + 4)
+    ] == [0, 3, 4, 5]
+
+
+def test_i13_the_log_of_a_target_is_read_within_limits_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CREATE SINK into a table whose checkpoint fills gigabytes ended three workers, one after the other."""
+    monkeypatch.setattr(deltalake, "shape_of", partial(delta_shape.shape_of, memory=300 << 20))
+    lake = folder(tmp_path)
+    Table(lake, type="append-only")
+    write_deltalake(f"{lake.location}/t", pa.table({"Id": pa.array([1], pa.int64()), "v": ["x"]}), mode="append")
+    expand(Path(lake.location, "t"))
+    with pytest.raises(ValueError, match="takes more than 300 MB of memory to read"):
+        Table(lake, type="append-only")
 
 
 def test_i3_i14_what_died_uncommitted_is_never_there(lake: Lake) -> None:
