@@ -36,7 +36,7 @@ def test_i2_all_tasks_and_frames_read_one_epoch(service: Service, spark: SparkSe
         service.run(f"UPDATE accounts SET v = {turn}")
 
     with Repeating(write):
-        for _ in range(3):
+        for _ in range(2):
             values = read(spark, service, "accounts", numPartitions=3).groupBy("v").count().collect()
             assert [row["count"] for row in values] == [ROWS], values
     service.run("DELETE FROM accounts WHERE id > 10")

@@ -60,6 +60,7 @@ def equal(service: Service, location: Path) -> None:
         )
 
 
+@pytest.mark.soak
 def test_i3_i12_views_over_a_delta_table_follow_it_over_kills(service: Service, tmp_path: Path) -> None:
     location = tmp_path / "sales"
     write_deltalake(location, rows(1, 3000), configuration=FED)
