@@ -137,7 +137,7 @@ class Settings(BaseSettings):
     them. A larger body is refused with 422, one that does not fit in beside others with 503.
     """
     load_memory_max: int = Field(default=512 << 20, ge=256 << 20)
-    """The memory in bytes of each of the two processes that read bodies of Arrow, Parquet and NDJSON."""
+    """The memory in bytes of each of the three processes that read bodies of Arrow, Parquet and NDJSON."""
     load_seconds_max: float = Field(default=3600.0, gt=0)
     """How long the body of a bulk load may take in total."""
 

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from service.domain.errors import Unavailable
 from service.domain.shares import Shares
 
 CALLER: Final[ContextVar[str | None]] = ContextVar("caller", default=None)
-"""Who made the call in which this code runs. None: nobody, as in the loops of the service, or a worker."""
+"""The actor of the call in which this code runs. None in the loops of the service and in calls of workers."""
+T = TypeVar("T")
 Within = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 
 
@@ -82,6 +83,13 @@ class Turns:
     def _busy(self, caller: str) -> Unavailable:
         own, others = self._running.held[caller], self._running.taken - self._running.held[caller]
         return Unavailable(f"{own} {self._what} of this caller run, and {others} of others: try again later")
+
+
+def for_nobody(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """Run work that many callers wait for: it takes no turn of the one that began it."""
+    context = copy_context()
+    context.run(CALLER.set, None)
+    return asyncio.create_task(work, context=context)
 
 
 async def _until(may: asyncio.Future[None]) -> None:

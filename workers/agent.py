@@ -250,7 +250,7 @@ class Agent:
             log.exception("response.failed", request=request.id)
 
     def _respond(self, response: Response) -> None:
-        """Send a response. Whoever asked learns if the service does not take it: sent again, it would not either."""
+        """Send a response. A refused one is not sent again: a `Rejected` takes its place."""
         try:
             self._keep_trying(partial(self.client.respond, self.registration.worker, response))
         except NotTakenError as error:

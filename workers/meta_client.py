@@ -31,7 +31,7 @@ class ServiceAwayError(Exception):
 
 
 class NotTakenError(Exception):
-    """The service will never take what was sent: it is too large, or nothing that the service reads."""
+    """The service will never take a response: it is too large, or nothing that the service reads."""
 
 
 class StaleWorkerError(Exception):
@@ -96,17 +96,30 @@ class MetaClient:
 
     def respond(self, worker: WorkerId, response: Response) -> None:
         """Send the response to a request. Raises NotTakenError."""
-        self._call("POST", f"/workers/{worker}/responses", response.model_dump_json())
+        answer = self._sent("POST", f"/workers/{worker}/responses", response.model_dump_json())
+        if answer.status_code in _NOT_TAKEN:
+            raise NotTakenError(_said(answer))
+        _check(answer)
 
     def _call(self, method: str, path: str, body: str | None = None) -> httpx.Response:
+        answer = self._sent(method, path, body)
+        _check(answer)
+        return answer
+
+    def _sent(self, method: str, path: str, body: str | None) -> httpx.Response:
         try:
             answer = self.http.request(method, path, content=body, headers={"Content-Type": "application/json"})
         except httpx.TransportError as error:
             raise ServiceAwayError(str(error) or type(error).__name__) from error
         if answer.status_code == GONE:
             raise StaleWorkerError(answer.text)
-        if answer.status_code in _NOT_TAKEN:
-            raise NotTakenError(f"{answer.status_code} {answer.text[:300]}")
-        if not answer.is_success:
-            raise ServiceAwayError(f"{answer.status_code} {answer.text[:300]}")
         return answer
+
+
+def _check(answer: httpx.Response) -> None:
+    if not answer.is_success:
+        raise ServiceAwayError(_said(answer))
+
+
+def _said(answer: httpx.Response) -> str:
+    return f"{answer.status_code} {answer.text[:300]}"

@@ -27,7 +27,7 @@ MEMORY_MAX: Final = 512 << 20
 
 
 PROCESSES_MAX: Final = 3
-"""Of which one caller has two at most."""
+"""One caller has two of them at most."""
 SMALL_BYTES: Final = 256 << 10
 """NDJSON of at most this size is read in a thread of the service: it takes some milliseconds, and waits for no process.
 """

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from service.turns import for_nobody
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 ENTRIES_MAX: Final = 10_000
@@ -28,7 +30,7 @@ class Together(Generic[K, V]):
         if found is None:
             found = self._next[key] = asyncio.get_running_loop().create_future()
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read(read))
+            self._reading = for_nobody(self._read(read))
         return await asyncio.shield(found)
 
     async def _read(self, read: Read[K, V]) -> None:

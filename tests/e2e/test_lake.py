@@ -15,7 +15,9 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.e2e
 
 VIEWS: Final = {
+    "plain": "SELECT id, amount * 2 AS twice FROM {sales} WHERE amount > 0",
     "joined": "SELECT s.id, s.amount, c.name FROM {sales} s JOIN cities c ON c.city = s.city",
+    "grouped": "SELECT city, count(*) AS n, sum(amount) AS total FROM {sales} GROUP BY city",
     "firsts": (
         "SELECT city, id, amount FROM (SELECT city, id, amount, row_number() OVER (PARTITION BY city ORDER BY amount"
         " DESC, id) AS place FROM {sales}) ranked WHERE place <= 2"

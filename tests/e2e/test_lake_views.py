@@ -27,11 +27,15 @@ VIEWS: Final = {
 
 
 SELECTED: Final = (
+    "SELECT count(*) FROM {sales}",
     "SELECT * FROM {sales} ORDER BY id LIMIT 5 OFFSET 2",
+    "SELECT id, amount FROM {sales} WHERE id = 7",
     "SELECT city, count(*), sum(amount), max(id), count(*) FROM {sales} GROUP BY city ORDER BY 2 DESC, city",
     "SELECT c.name, count(*) AS n FROM {sales} s JOIN cities c USING (city) GROUP BY 1 ORDER BY n DESC NULLS LAST, 1",
     "SELECT id, city || '!', id % 2 = 0, amount * 2 FROM {sales} WHERE city LIKE 'O%' ORDER BY id LIMIT 3",
+    "SELECT DISTINCT city FROM {sales} ORDER BY city DESC",
     "SELECT id FROM {sales} WHERE id > 1400 UNION ALL SELECT id FROM orders WHERE id > 1190 ORDER BY id",
+    "WITH big AS (SELECT * FROM {sales} WHERE amount > 5) SELECT count(*) AS big FROM big",
     "SELECT id, row_number() OVER (PARTITION BY city ORDER BY id) FROM {sales} ORDER BY 1 LIMIT 4",
 )
 """The query of a user who looks at a table in a lake; over the mirror Postgres answers it."""
@@ -140,6 +144,8 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
         assert service.verified(name)["equal"], name
     mirrored(service, sales)
     in_the_lake(service, lake)
+    for name in VIEWS:
+        assert service.verified(name)["equal"], name
     DeltaTable(lake / "joined").optimize.compact()
     service.run("UPDATE cities SET name = 'BER' WHERE city = 'Bergen'")
     in_the_lake(service, lake)

@@ -25,12 +25,12 @@ from workers.connectors.port import RefusedTableError, TableShape
 MEMORY: Final = 3 << 30
 """The most memory, in bytes, that a process may allocate. A log of half a million files takes about as much."""
 COLUMNS_MAX: Final = 20_000
-_SECONDS: Final = 50.0
-"""The service waits for somewhat longer (`operations.sources.lake.LOOK_WAIT`)."""
-_ASKED: Final = threading.BoundedSemaphore(3)
-"""The most processes that look at a table at once. One caller's statements have two of them at most."""
-_COUNTED: Final = threading.BoundedSemaphore(1)
-"""A worker that starts counts the rows of all tables: one after the other, and no statement waits for that."""
+_ASKED: Final = threading.BoundedSemaphore(3), 50.0
+"""The most processes that look at tables for statements, and how many seconds each may take. One caller's statements
+have two of them at most, and wait for somewhat longer (`operations.sources.lake.LOOK_WAIT`).
+"""
+_COUNTED: Final = threading.BoundedSemaphore(1), 120.0
+"""The same for counting: a worker that starts counts the rows of all tables, and no statement waits for that."""
 _PLACE: Final = TypeAdapter(DeltaPlace)
 
 
@@ -42,13 +42,14 @@ def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEM
     asked = json.dumps({"place": asdict(place), "version": version, "memory": memory})
     # `workers.spark.session.start` has put this code on the path of the worker's processes.
     command = [sys.executable, "-m", __spec__.name]
+    places, seconds = _ASKED if version is None else _COUNTED
     try:
-        with _ASKED if version is None else _COUNTED:
+        with places:
             done = subprocess.run(  # noqa: S603 - no shell
-                command, input=asked, capture_output=True, text=True, timeout=_SECONDS, check=False
+                command, input=asked, capture_output=True, text=True, timeout=seconds, check=False
             )
     except subprocess.TimeoutExpired:
-        raise RefusedTableError(f"the log of {place.location} takes more than {_SECONDS:.0f} s to read") from None
+        raise RefusedTableError(f"the log of {place.location} takes more than {seconds:.0f} s to read") from None
     if done.returncode != 0:
         last = done.stderr.strip().rpartition("\n")[2]
         lacks_memory = done.returncode < 0 or "MemoryError" in last

@@ -55,8 +55,8 @@ def claim(options: Mapping[str, str], relation: Relation) -> None:
     try:
         with in_a_line():
             _try_out(read)
-            if Files.of(read).there("_delta_log"):
-                # What others wrote there is read first where it can take neither the worker's memory nor its time.
+            if Files.of(read).names("_delta_log"):
+                # A log of other programs may take all memory, or never end: a process with limits reads it first.
                 shape_of(DeltaPlace(location=read.location, store=read.store))
             table = _present(read)
             if table is None:
@@ -306,11 +306,13 @@ class DeltaSink:
 def _portions(notes: Iterable[Note]) -> Iterator[Sequence[Note]]:
     """Divide the changes of many epochs, as after an outage, into those of some epochs each."""
     portion: list[Note] = []
+    rows = 0
     for _, some in groupby(notes, key=lambda note: note.epoch):
         epoch = list(some)
-        if portion and sum(note.rows for note in (*portion, *epoch)) > _MERGED_ROWS:
+        rows += sum(note.rows for note in epoch)
+        if portion and rows > _MERGED_ROWS:
             yield portion
-            portion = []
+            portion, rows = [], sum(note.rows for note in epoch)
         portion += epoch
     if portion:
         yield portion

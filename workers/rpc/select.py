@@ -30,13 +30,13 @@ def select(spark: SparkSession, store: VersionedStore, request: Select, *, paral
         msg = f"the result has more than {request.rows_max} rows (row_limit) to be put in order: give it a LIMIT"
         raise ValueError(msg)
     rows = tuple(tuple(row) for row in found)
-    if sum(map(_size, rows)) > request.bytes_max:
+    if sum(map(size_of, rows)) > request.bytes_max:
         msg = f"the result is larger than {request.bytes_max} bytes: select fewer or narrower rows, or read it in Spark"
         raise ValueError(msg)
     return Selected(id=request.id, rows=rows)
 
 
-def _size(row: Sequence[str | None]) -> int:
+def size_of(row: Sequence[str | None]) -> int:
     """Return about how many bytes of JSON a row is: a NULL and a short text take some, too."""
     return 3 + sum(5 if value is None else len(value) + 3 for value in row)
 

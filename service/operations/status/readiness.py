@@ -17,6 +17,7 @@ from service.domain.readiness import of_barriers
 from service.operations.world import World
 from service.ports.state_store import Reader
 from service.protocol.ids import DATABASE_GRAPH
+from service.turns import for_nobody
 
 _PROBE_MS: Final = 2_000
 
@@ -34,7 +35,7 @@ class Readiness:
     async def __call__(self) -> Mapping[str, str]:
         """Return the result of every check."""
         if self.looking is None or self.looking.done():
-            self.looking = asyncio.create_task(readiness(self.world, self.probe))
+            self.looking = for_nobody(readiness(self.world, self.probe))
         return await asyncio.shield(self.looking)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from service.domain.errors import Unavailable
 from service.operations.shared_reads import Together
+from service.turns import CALLER
 
 
 class Reads:
@@ -30,6 +31,20 @@ async def _soon() -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(1):
             await asyncio.Event().wait()
+
+
+async def test_i13_a_shared_read_takes_no_turn_of_the_caller_who_began_it() -> None:
+    """Others wait for it as well, and would wait for the turns of one who has taken its share."""
+    began: list[str | None] = []
+
+    async def read(wanted: Collection[int]) -> Mapping[int, str]:
+        began.append(CALLER.get())
+        return {key: str(key) for key in wanted}
+
+    CALLER.set("one")
+    assert await Together[int, str]().get(1, read) == "1"
+    assert began == [None]
+    assert CALLER.get() == "one"
 
 
 async def test_c12_a_thousand_callers_take_two_reads_one_after_the_other() -> None:

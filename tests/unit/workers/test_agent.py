@@ -93,7 +93,7 @@ def agent(service: Service, executors: Mapping[GraphId, Any]) -> Agent:
 
 
 def started(one: Agent) -> threading.Thread:
-    running = threading.Thread(target=one.run)
+    running = threading.Thread(target=one.run, daemon=True)
     running.start()
     return running
 
@@ -148,14 +148,21 @@ def test_a_worker_that_nobody_relieves_ends_nevertheless(*, away: bool) -> None:
     assert service.leaving.is_set()
 
 
+def in_a_graph_that_goes(executor: Gated) -> tuple[Agent, threading.Thread, Service]:
+    """Begin an epoch of a graph, and have the graph go."""
+    own = GraphId(7)
+    service = Service(barrier(own, 5))
+    worker = agent(service, {own: executor})
+    running = started(worker)
+    assert executor.begun.wait(60)
+    service.gone.add(own)
+    return worker, running, service
+
+
 def test_i13_what_is_computed_for_a_graph_that_is_gone_is_interrupted() -> None:
     """A page of a view that was dropped may have no end, and it has Spark's turn."""
-    own = GraphId(7)
-    stuck, service = Gated(), Service(barrier(own, 5))
-    worker = agent(service, {own: stuck})
-    running = started(worker)
-    assert stuck.begun.wait(60)
-    service.gone.add(own)
+    stuck = Gated()
+    worker, running, _ = in_a_graph_that_goes(stuck)
     assert stuck.interrupted.wait(60)
     stuck.may_end.set()
     worker.stop.set()
@@ -175,12 +182,7 @@ class Planning(Gated):
 
 def test_i13_an_epoch_is_interrupted_until_it_has_ended() -> None:
     """A view was dropped while Spark planned its job: nothing was cancelled, and the job kept Spark's turn for ever."""
-    own = GraphId(7)
-    planning, service = Planning(), Service(barrier(own, 5))
-    worker = agent(service, {own: planning})
-    running = started(worker)
-    assert planning.begun.wait(60)
-    service.gone.add(own)
+    worker, running, service = in_a_graph_that_goes(Planning())
     assert service.answered.wait(60)
     worker.stop.set()
     running.join(60)

@@ -1,0 +1,32 @@
+"""How the worker takes the service's answers."""
+
+import httpx
+import pytest
+
+from service.protocol.ids import DATABASE_GRAPH, RequestId, WorkerId
+from service.protocol.request import Done
+from workers.meta_client import MetaClient, NotTakenError, ServiceAwayError, StaleWorkerError
+
+WORKER = WorkerId("w")
+
+
+def client(status: int) -> MetaClient:
+    answering = httpx.MockTransport(lambda _: httpx.Response(status, text="why"))
+    return MetaClient(httpx.Client(transport=answering, base_url="http://service"))
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_i13_a_response_that_is_refused_is_told_from_a_service_that_is_away(status: int) -> None:
+    with pytest.raises(NotTakenError, match=f"{status} why"):
+        client(status).respond(WORKER, Done(id=RequestId(1)))
+    # Everything else is tried again, as by a service of another version that is being replaced.
+    with pytest.raises(ServiceAwayError, match=f"{status} why"):
+        client(status).next_request(WORKER, DATABASE_GRAPH)
+
+
+@pytest.mark.parametrize(("status", "error"), [(410, StaleWorkerError), (500, ServiceAwayError)])
+def test_a_response_of_a_stale_worker_ends_it_and_one_to_a_service_in_trouble_does_not(
+    status: int, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        client(status).respond(WORKER, Done(id=RequestId(1)))
