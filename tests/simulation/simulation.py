@@ -477,14 +477,22 @@ class _OneThread:
             self.waiting.popleft()()
 
 
+def _wait(kernel: Kernel, futures: Collection[SimpleNamespace], seconds: float) -> SimpleNamespace:
+    if not all(future.done() for future in futures):
+        kernel.stop(seconds)
+    return SimpleNamespace(done=[future for future in futures if future.done()])
+
+
 @contextmanager
 def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Generator[None]:
     """Put the simulation in the place of threads, clocks and Spark."""
 
-    def thread(target: Callable[..., None], args: tuple[Any, ...] = (), *, daemon: bool) -> SimpleNamespace:
+    def thread(
+        target: Callable[..., None], args: tuple[Any, ...] = (), *, daemon: bool, name: str = "thread"
+    ) -> SimpleNamespace:
         def start() -> None:
             assert kernel.current is not None
-            kernel.spawn(kernel.current.process, "thread", lambda: target(*args))
+            kernel.spawn(kernel.current.process, name, lambda: target(*args))
 
         assert daemon
         return SimpleNamespace(start=start)
@@ -505,6 +513,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
     places: tuple[tuple[Any, str, Any], ...] = (
         (agent, "threading", SimpleNamespace(Thread=thread, Semaphore=Semaphore)),
         (agent, "ThreadPoolExecutor", partial(_OneThread, kernel)),
+        (agent, "wait", partial(_wait, kernel)),
         (agent, "datetime", SimpleNamespace(now=now)),
         (schedule, "asyncio", SimpleNamespace(Event=asyncio.Event, create_task=create_task)),
         (schedule, "run_periodically", periodically),
