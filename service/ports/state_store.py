@@ -106,6 +106,13 @@ class VersionedTables(Protocol):
         """Return the users' objects, as schema.name, that depend on the public views with these names."""
         ...
 
+    async def lake_versions(self, relations: Collection[RelationId]) -> Mapping[RelationId, tuple[int, Epoch]]:
+        """Return the newest version of each of these tables of a lake, and the epoch since which it is that.
+
+        Left out is what has no version: a table before its first one, and a folder of files.
+        """
+        ...
+
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         """Remove public view, live view and table, if they belong to this relation (I9).
 

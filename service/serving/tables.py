@@ -13,7 +13,7 @@ from psycopg import errors, sql
 from service.domain.errors import Conflict, InUse, Invalid, MetaError
 from service.protocol.columns import ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, RelationId, Term
-from service.protocol.relation import ALIVE, Relation, kept_of
+from service.protocol.relation import ALIVE, VERSION, Relation, kept_of
 from service.protocol.stage import LookupIndex
 from service.serving import marks, relation_ddl, sessions
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
@@ -39,6 +39,10 @@ _IMPATIENT: Final = "set local lock_timeout = '200ms'"
 _TYPE: Final = """
 select format_type(atttypid, atttypmod) from pg_attribute
 where attrelid = %s::regclass and attname = %s and attnum > 0 and not attisdropped
+"""
+_WITH_COLUMN: Final = """
+select id from unnest(%s::bigint[]) id join pg_attribute on attrelid = to_regclass(format('state.t_%%s', id))
+where attname = %s and not attisdropped
 """
 _LOGS: Final[Mapping[str, Callable[[RelationId], sql.Identifier]]] = {
     "p": relation_ddl.partials,
@@ -187,6 +191,21 @@ class PostgresTables:
         with translated():
             async with self._pool.connection() as conn:
                 return await marks.foreign_readers(conn, names)
+
+    async def lake_versions(self, relations: Collection[RelationId]) -> Mapping[RelationId, tuple[int, Epoch]]:
+        with translated():
+            async with self._pool.connection() as conn, conn.transaction():
+                await conn.execute(_IMPATIENT)
+                found = await (await conn.execute(_WITH_COLUMN, [list(relations), VERSION])).fetchall()
+                if not found:
+                    return {}
+                ask = sql.SQL("select {0}, {1}, _from from {2} where _to = {3}")
+                asks = [
+                    ask.format(one, sql.Identifier(VERSION), relation_ddl.table(RelationId(one)), ALIVE)
+                    for (one,) in found
+                ]
+                rows = await (await conn.execute(sql.SQL(" union all ").join(asks))).fetchall()
+        return {RelationId(one): (version, Epoch(since)) for one, version, since in rows}
 
     async def _stored(self, relations: Collection[RelationId], *, kept: str = "t") -> list[RelationId]:
         """Return the relations that have a table, or a log (`_LOGS`), in order of id.

@@ -415,6 +415,10 @@ class FakeTables:
         del names
         return ()
 
+    async def lake_versions(self, relations: Collection[RelationId]) -> Mapping[RelationId, tuple[int, Epoch]]:
+        del relations
+        return {}
+
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         self.passing("before drop")
         self.store.assert_term(term)

@@ -60,7 +60,8 @@ async def _queued(world: Context, mutation: Mutation | None, *, asked_by: Asker)
         if mutation is not None:
             await _check(tx, mutation)
         command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
-    world.signals.notify()
+    # A flush changes nothing until its barrier: only the graph that carries it has to look.
+    world.signals.notify(*([DATABASE_GRAPH] if mutation is None else []))
     return command
 
 

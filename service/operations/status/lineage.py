@@ -1,14 +1,16 @@
 """Read which relations there are, sources, logical views and indexes included, and which of them reads which."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from service.domain.errors import NotFound
+from service.domain.errors import NotFound, Unavailable
 from service.domain.job import JobState
-from service.operations.world import Context
+from service.operations.world import Context, World
 from service.ports.indexes import NamedIndex
 from service.ports.records import CatalogOutline, LogicalView
 from service.ports.source_records import LakeSource, Source
+from service.protocol.epoch import instant_of
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import RelationKind
 
@@ -28,6 +30,14 @@ class Member:
     state: JobState | None
     readable: bool
     location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeVersion:
+    """The version of a Delta table from which the newest epoch is read, and since when it is that one."""
+
+    version: int
+    since: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,18 @@ def _edges(
     for reader, read in references.items():
         yield from ((one, reader) for one in read)
     yield from ((one.on, one.relation.id) for one in indexes)
+
+
+async def lake_versions(world: World, members: Iterable[Member]) -> Mapping[RelationId, LakeVersion]:
+    """Return the newest version of each of these objects that is a table of a lake and has one, none at all while the
+    state store is away.
+    """
+    in_lake = [one.id for one in members if one.location is not None and one.job is not None]
+    try:
+        found = await world.state_store.tables.lake_versions(in_lake) if in_lake else {}
+    except Unavailable:
+        found = {}
+    return {one: LakeVersion(version, instant_of(since)) for one, (version, since) in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

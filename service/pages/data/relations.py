@@ -7,7 +7,7 @@ from typing import Final
 from service.domain.errors import MetaError
 from service.operations.statements import dispatch
 from service.operations.status import lineage, listing, staleness
-from service.operations.status.lineage import IndexView, Member
+from service.operations.status.lineage import IndexView, LakeVersion, Member
 from service.operations.status.models import Broken, RelationView
 from service.pages.asking import Ask
 from service.pages.data.jobs import not_current
@@ -37,8 +37,8 @@ class Relations:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A relation. `sample` are some of its rows at one epoch, if they were asked for; `refusal` is why there are none.
-    `location` is where its rows lie, if that is a lake. `broken` is why it is not kept current, and `fault` is
-    that in one word, as in the list.
+    `location` is where its rows lie, if that is a lake, and `version` the one from which they are read. `broken` is why
+    it is not kept current, and `fault` is that in one word, as in the list.
     """
 
     one: RelationView
@@ -48,6 +48,7 @@ class Relation:
     sample: SqlPage | None
     refusal: str | None
     location: str | None
+    version: LakeVersion | None
     broken: Broken | None
     fault: str
 
@@ -83,6 +84,7 @@ async def read_one(ask: Ask) -> Relation:
         sample=sample,
         refusal=refusal,
         location=members[one.id].location if one.id in members else None,
+        version=(await lineage.lake_versions(ask.world, [members[one.id]])).get(one.id) if one.id in members else None,
         broken=broken,
         fault=not_current(one.state, broken),
     )

@@ -1,18 +1,21 @@
 """What the pages show of a meta store in a known state, and what their forms do."""
 
 import time
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 import pytest
 
+from service.domain.errors import Unavailable
 from service.domain.job import JobEvent, JobState
 from service.meta_store.stores import PostgresStores
 from service.pages.table import PAGES
 from service.protocol.columns import ColumnType
 from service.protocol.connector import Connector
-from service.protocol.ids import DATABASE_GRAPH, Epoch, WorkerId
+from service.protocol.epoch import SEQUENCE_BITS
+from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, WorkerId
 from tests.conformance.test_meta_store_sources import made, new_follower
 from tests.support.http import Checks
 from tests.support.meta_store import (
@@ -32,6 +35,18 @@ pytestmark = pytest.mark.postgres
 
 HOSTILE = "<script>alert(1)</script> \"'&{{7*7}} שלום\u202e"
 ADDRESSES = [page.path.replace("{job}", "m") + ("?name=t" if page.path == "/relation" else "") for page in PAGES]
+
+
+@dataclass
+class Versions:
+    """A state store in which each table of a lake has this version since a second after 1970 began, or that is away."""
+
+    version: int | None
+
+    async def lake_versions(self, relations: Collection[RelationId]) -> Mapping[RelationId, tuple[int, Epoch]]:
+        if self.version is None:
+            raise Unavailable("away")
+        return {one: (self.version, Epoch(1000 << SEQUENCE_BITS)) for one in relations}
 
 
 async def hostile(stores: PostgresStores, name: str = HOSTILE) -> None:
@@ -214,16 +229,19 @@ async def test_a_source_without_a_location_is_shown(http: httpx.AsyncClient, sto
     assert "payments public.orders" in text
 
 
-async def test_a_relation_of_a_lake_says_where_it_lies(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+async def test_a_relation_of_a_lake_says_where_it_lies_and_its_version(stores: PostgresStores) -> None:
     lake = Connector(name="deltalake", options={"location": "s3://bucket/orders"})
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         view = new_view("m", table.relation)
         scans = tuple(replace(one, sink=lake) for one in view.table_scans)
         await add_created(tx, replace(view, fragments=scans))
-    assert "Location m Creating" in text_of(await http.get("/sinks"))
-    assert "s3://bucket/orders" in text_of(await http.get("/sinks"))
-    assert "Location of its rows s3://bucket/orders" in text_of(await http.get("/relation?name=m"))
+    for versions, version in ((Versions(17), "17 since 1970-01-01 00:00:01Z"), (Versions(None), "")):
+        async with pages(stores, tables=versions) as http:
+            lake, one = text_of(await http.get("/sinks")), text_of(await http.get("/relation?name=m"))
+        assert "Version Location m Creating" in lake
+        assert f"{version} s3://bucket/orders" in lake
+        assert f"Location of its rows s3://bucket/orders {'Version ' if version else ''}{version}" in one
 
 
 async def test_a_worker_names_the_job_that_it_serves_alone(http: httpx.AsyncClient, stores: PostgresStores) -> None:

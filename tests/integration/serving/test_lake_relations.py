@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from service.protocol.connector import Connector
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, Term
 from service.serving.layout import IN_LAKE
 from tests.support.state_store import Store, relation
 
@@ -27,10 +27,19 @@ async def test_its_versions_are_rolled_back_and_vacuumed_as_rows_are(store: Stor
     await store.tables.publish(DATABASE_GRAPH, Epoch(25), term=TERM, created=[SALES])
     alive = "select version, _to = 9223372036854775807 from state.t_1 order by 1"
     assert await store.rows(alive) == [(3, False), (4, True)]
+    assert await store.tables.lake_versions([SALES.id]) == {SALES.id: (4, Epoch(20))}
     await store.tables.vacuum([SALES.id], DATABASE_GRAPH, Epoch(25), term=TERM)
     assert await store.rows(alive) == [(4, True)]
     await store.tables.drop(SALES.id, "sales", term=TERM)
     assert await store.rows("select to_regclass('state.t_1'), to_regclass('public.sales')") == [(None, None)]
+
+
+async def test_tables_without_a_version_are_left_out(store: Store) -> None:
+    folder = relation(3, "drops").model_copy(update={"lake": Connector(name="file", options={"location": "/drops"})})
+    await store.fences.claim(TERM)
+    for one in (SALES, folder):
+        await store.tables.create(one, term=TERM)
+    assert await store.tables.lake_versions([SALES.id, RelationId(2), folder.id]) == {}
 
 
 async def test_its_view_has_types_and_refuses_to_be_read(store: Store) -> None:

@@ -11,7 +11,7 @@ from service.domain.parameters import SystemParameters
 from service.domain.progress import Phase
 from service.domain.roles import Role
 from service.domain.waiting import Reason, Waiting
-from service.operations.status.lineage import Lineage, Member
+from service.operations.status.lineage import LakeVersion, Lineage, Member
 from service.operations.status.models import (
     BarrierView,
     Broken,
@@ -236,10 +236,12 @@ def test_phases_have_their_instants_and_events_are_those_of_the_job() -> None:
 def test_sinks_and_the_lake_are_found_among_jobs() -> None:
     sink = replace(CREATED, id=JobId(1), kind=RelationKind.SINK)
     lake = replace(CREATED, id=JobId(2), statement="CREATE TABLE t (*) WITH (connector = 'deltalake', location = '/x')")
-    found = sorted_out([sink, lake, CREATED], {lake.id: "/x"}, NOW, {JobId(1): "away"})
+    members = [Member(RelationId(20), "t", RelationKind.TABLE, lake.id, lake.state, readable=True, location="/x")]
+    version = LakeVersion(17, NOW)
+    found = sorted_out([sink, lake, CREATED], members, {RelationId(20): version}, NOW, {JobId(1): "away"})
     assert [one.id for one in found.sinks] == [1]
     assert found.sinks[0].why == "away"
-    assert ([one.id for one in found.lake], found.places) == ([2], {2: "/x"})
+    assert ([one.id for one in found.lake], found.places, found.versions) == ([2], {2: "/x"}, {2: version})
 
 
 def test_parameters_that_were_changed_come_first() -> None:
