@@ -6,10 +6,12 @@ half of what may wait, so that statements of others are accepted beside its own.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from service.domain.errors import Unavailable
 from service.domain.shares import has_room
+from service.domain.unstoppable import Unstoppable
 
 _COUNTED_FOR: Final = 0.25
 """Seconds. Counting takes longer with more statements. Between counts this process adds the statements it accepts."""
@@ -40,15 +42,18 @@ class Backlog:
     bytes_max: int = 256 << 20
     all: QueuedStatements = NONE
     by_caller: dict[str, QueuedStatements] = field(default_factory=dict[str, QueuedStatements])
+    unstoppable: Mapping[str, Unstoppable] = field(default_factory=dict[str, Unstoppable])
     counted_at: float | None = None
 
     def is_old(self, now: float) -> bool:
         """Whether the statements have to be counted again."""
         return self.counted_at is None or now >= self.counted_at + _COUNTED_FOR
 
-    def counted(self, by_caller: Mapping[str, QueuedStatements], *, now: float) -> None:
-        """Store the counts of the meta store."""
-        self.by_caller, self.counted_at = dict(by_caller), now
+    def counted(
+        self, by_caller: Mapping[str, QueuedStatements], unstoppable: Mapping[str, Unstoppable], *, now: float
+    ) -> None:
+        """Store what the meta store knows."""
+        self.by_caller, self.unstoppable, self.counted_at = dict(by_caller), unstoppable, now
         self.all = sum(self.by_caller.values(), NONE)
 
     def admit(self, caller: str) -> None:
@@ -63,6 +68,11 @@ class Backlog:
         else:
             return
         raise Unavailable(f"{used} ({limit}); nothing was changed, try again later")
+
+    def check_stoppable(self, caller: str, *, now: datetime) -> None:
+        """Raise Unavailable if Postgres could not stop a statement of the caller shortly before `now`."""
+        if (last := self.unstoppable.get(caller)) is not None:
+            last.check(now)
 
     def accepted(self, caller: str, size: int) -> None:
         """Add one accepted statement of `size` bytes."""

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from service.domain.backlog import QueuedStatements
+from service.domain.unstoppable import Unstoppable
 from service.ports.records import StoredStatement
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, StatementId
@@ -78,6 +79,16 @@ class Statements(Protocol):
         """Count an abandoned epoch as an attempt of each statement that it carried, and return their attempts.
 
         The culprit is carried singly from now on.
+        """
+        ...
+
+    async def unstoppable(self, *, since: datetime) -> Mapping[str, Unstoppable]:
+        """Return for each caller the last statement that could not be stopped, if that was after `since`."""
+        ...
+
+    async def given_up(self, statement: StatementId, *, now: datetime) -> Sequence[StatementId]:
+        """Store that a statement could not be stopped, and return the unfinished ones of its caller that may be alike:
+        all but those with staged rows, which compute nothing.
         """
         ...
 

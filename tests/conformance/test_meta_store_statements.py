@@ -7,6 +7,7 @@ import pytest
 
 from service.domain.errors import Conflict
 from service.domain.graph import GraphStatus
+from service.domain.unstoppable import Unstoppable
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import Claim
 from service.ports.statements import APPLIED_PARTLY
@@ -132,6 +133,22 @@ async def test_u10_a_staged_statement_shows_how_many_of_its_rows_are_published(s
     await carry(stores, 20, staged.model_copy(update={"first": 4}), generation=ended)
     await finish(stores, 20, StatementResult(id=staged.id, affected=6))
     assert await shown() == []
+
+
+async def test_a7_a_caller_whose_statement_could_not_be_stopped_is_remembered(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        ids = [await tx.statements.reserve() for _ in range(5)]
+        for one, caller in zip(ids, ("a", "a", "b", "a", None), strict=True):
+            staged = 1 if one == ids[3] else None
+            delete = Delete(id=one, relation=relation("t"), predicate="id = 1")
+            await tx.statements.add(delete, now=NOW, staged_rows=staged, caller=caller)
+        assert list(await tx.statements.given_up(ids[0], now=NOW)) == [ids[1]]
+        assert not await tx.statements.given_up(ids[4], now=NOW)
+        assert await tx.statements.unstoppable(since=NOW) == {}
+        assert await tx.statements.unstoppable(since=NOW - MINUTE) == {"a": Unstoppable(ids[0], NOW)}
+        await tx.statements.finish([StatementResult(id=ids[0], affected=0)], epoch=Epoch(1), now=NOW)
+        assert not await tx.statements.given_up(ids[1], now=NOW + MINUTE)
+        assert await tx.statements.unstoppable(since=NOW) == {"a": Unstoppable(ids[1], NOW + MINUTE, 2)}
 
 
 async def test_a_staged_statement_comes_back_until_its_last_slice(stores: Stores) -> None:

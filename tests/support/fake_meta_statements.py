@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from service.domain.backlog import NONE, QueuedStatements
 from service.domain.dml import SINGLY
 from service.domain.errors import Conflict
+from service.domain.unstoppable import Unstoppable
 from service.ports.records import Claim, Json, StoredStatement
 from service.ports.statements import APPLIED_PARTLY, StagedStatement
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
@@ -92,6 +93,19 @@ class FakeStatements:
             self.tables.statements.put(one, replace(row, tries=tries))
             blamed.append((one, tries))
         return blamed
+
+    async def unstoppable(self, *, since: datetime) -> Mapping[str, Unstoppable]:
+        return {caller: one for caller, one in self.tables.unstoppable.items() if one.at > since}
+
+    async def given_up(self, statement: StatementId, *, now: datetime) -> Sequence[StatementId]:
+        row = self.tables.statements.get(statement) or self.tables.finished_statements.get(statement)
+        if row is None or row.caller is None:
+            return ()
+        before = self.tables.unstoppable.get(row.caller)
+        known = Unstoppable(statement, now) if before is None else before.then(statement, now)
+        self.tables.unstoppable.put(row.caller, known)
+        mine = [one for one, other in self.tables.statements.items() if other.caller == row.caller]
+        return [one for one in mine if one != statement and self.tables.statements[one].stored.staged_rows is None]
 
     async def finish(
         self,

@@ -16,6 +16,7 @@ from service.domain.job import TERMINAL, Job, JobState
 from service.domain.launching import Launch
 from service.domain.order import Order
 from service.domain.slow_views import SlowView
+from service.domain.unstoppable import Unstoppable
 from service.ports.indexes import NamedIndex, StoredIndex
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
 from service.ports.snapshots import Snapshot
@@ -260,6 +261,7 @@ class Tables:
         self.named_indexes = Table[RelationId, NamedIndex](journal)
         self.stored_indexes = Table[LookupIndex, StoredIndex](journal)
         self.jobs = Table[JobId, JobRow](journal)
+        self.unstoppable = Table[str, Unstoppable](journal)
         self.slow_views = Table[str, SlowView](journal)
         self.fragments = Table[FragmentId, FragmentRow](journal)
         self.actors = Table[ActorId, ActorRow](journal)

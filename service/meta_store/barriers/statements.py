@@ -10,14 +10,17 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row, Select, and_, case, delete, exists, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.backlog import QueuedStatements
 from service.domain.dml import SINGLY
+from service.domain.unstoppable import Unstoppable
 from service.meta_store.documents import among, printable, recordset, stored_text, text_of
 from service.meta_store.engine import OnConnection
 from service.meta_store.relations import read_relations
 from service.meta_store.schema.core import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key, relation_column
 from service.meta_store.schema.core import statement as statements
+from service.meta_store.schema.limits import unstoppable_statement
 from service.ports.records import StoredStatement
 from service.ports.statements import APPLIED_PARTLY, StagedStatement
 from service.protocol.dml import NOTHING_UNFINISHED, STATEMENT, Statement, StatementResult, Unfinished
@@ -118,6 +121,28 @@ class PostgresStatements(OnConnection):
         carried = update(statements).where(statements.c.carried_by == epoch).values(tries=tries)
         rows = await self._connection.execute(carried.returning(statements.c.id, statements.c.tries))
         return sorted((StatementId(row.id), int(row.tries)) for row in rows)
+
+    async def unstoppable(self, *, since: datetime) -> Mapping[str, Unstoppable]:
+        of = unstoppable_statement.c
+        rows = await self._connection.execute(select(of.caller, of.statement, of.at, of.number).where(of.at > since))
+        return {caller: Unstoppable(StatementId(one), at, number) for caller, one, at, number in rows}
+
+    async def given_up(self, statement: StatementId, *, now: datetime) -> Sequence[StatementId]:
+        its = select(statements.c.caller).where(statements.c.id == statement, statements.c.caller.is_not(None))
+        caller = (await self._connection.execute(its)).scalar()
+        if caller is None:
+            return ()
+        of = unstoppable_statement.c
+        held = select(of.statement, of.at, of.number).where(of.caller == caller)
+        row = (await self._connection.execute(held)).first()
+        before = None if row is None else Unstoppable(StatementId(row.statement), row.at, row.number)
+        known = Unstoppable(statement, now) if before is None else before.then(statement, now)
+        values = {"statement": known.statement, "at": known.at, "number": known.number}
+        new = upsert(unstoppable_statement).values(caller=caller, **values)
+        await self._connection.execute(new.on_conflict_do_update(index_elements=["caller"], set_=values))
+        alike = and_(statements.c.caller == caller, statements.c.staged_rows.is_(None), statements.c.id != statement)
+        unfinished = select(statements.c.id).where(alike, statements.c.finished_at.is_(None))
+        return [StatementId(one) for one in (await self._connection.execute(unfinished)).scalars()]
 
 
 class PostgresStagingTables(OnConnection):

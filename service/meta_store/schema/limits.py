@@ -57,6 +57,15 @@ limit_change = Table(
 )
 Index("limit_change_fragment", limit_change.c.fragment, limit_change.c.id)
 
+unstoppable_statement = Table(
+    "unstoppable_statement",
+    METADATA,
+    Column("caller", Text, primary_key=True),
+    Column("statement", BigInteger, nullable=False),
+    Column("at", INSTANT, nullable=False),
+    Column("number", Integer, nullable=False),
+)
+
 slow_view = Table(
     "slow_view",
     METADATA,

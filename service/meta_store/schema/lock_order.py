@@ -51,7 +51,7 @@ LOCK_ORDER: Final = (
     "event",
 )
 
-SINGLE_WRITER: Final = frozenset({"cleanup", "command", "statement", "schema_floor"})
+SINGLE_WRITER: Final = frozenset({"cleanup", "command", "statement", "schema_floor", "unstoppable_statement"})
 """Users' transactions only insert into these. The loop of one graph alone changes a row, so nobody waits for it. A
 clean-up is inserted under the lock of its relation's job.
 """

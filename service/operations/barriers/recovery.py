@@ -103,6 +103,11 @@ async def _blame_statements(tx: Transaction, view: GraphView, effect: Abandon, *
     too_slow = effect.failure is not None and effect.failure.too_slow
     failing = failed(carried, culprit=culprit, hung=hung, too_slow=too_slow)
     results = [StatementResult(id=one, affected=0, error=error) for one in failing]
+    if too_slow and culprit is not None:
+        alike = f"it was not run, because Postgres could not stop statement {culprit} of the same caller"
+        others = set(await tx.statements.given_up(culprit, now=now)).difference(failing)
+        results += [StatementResult(id=one, affected=0, error=alike) for one in sorted(others)]
+        await tx.events.append("statement.unstoppable", {"statement": culprit}, now=now)
     await tx.statements.finish(results, epoch=view.committed, now=now)
 
 

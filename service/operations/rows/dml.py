@@ -7,6 +7,8 @@ from functools import partial
 from typing import Final
 
 from service.domain.errors import Invalid, Unavailable
+from service.domain.roles import Role
+from service.domain.unstoppable import LONGEST
 from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.world import Context, World
@@ -71,7 +73,11 @@ async def _accept(
     async with _recorded(world, statement, asked_by) as tx:
         now = world.clock.monotonic()
         if world.calls.backlog.is_old(now):
-            world.calls.backlog.counted(await tx.statements.backlog(), now=now)
+            unstoppable = await tx.statements.unstoppable(since=world.clock.now() - LONGEST)
+            world.calls.backlog.counted(await tx.statements.backlog(), unstoppable, now=now)
+        # Staged rows compute nothing, and admins can restart Postgres.
+        if staged_rows is None and asked_by.role is not Role.ADMIN:
+            world.calls.backlog.check_stoppable(asked_by.actor, now=world.clock.now())
         world.calls.backlog.admit(asked_by.actor)
         size = await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows, caller=asked_by.actor)
         if claim is not None:

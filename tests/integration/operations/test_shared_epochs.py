@@ -6,11 +6,15 @@ from datetime import timedelta
 import pytest
 
 from service.domain.dml import BYTES_MAX, TRIES_MAX
+from service.domain.errors import Unavailable
 from service.domain.graph import Abandon, Inject, RollBack
 from service.domain.job import JobState
+from service.domain.roles import Role
 from service.domain.setbacks import LOSSES_MAX
+from service.operations.rows import dml
+from service.ports.audit import Asker
 from service.protocol.barrier import Barrier
-from service.protocol.dml import InsertValues, StatementResult, Unfinished
+from service.protocol.dml import Delete, InsertValues, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, JobId, StatementId
 from service.protocol.report import DmlReport, Failed
 from tests.support.http import StillClock, changed
@@ -28,13 +32,15 @@ async def leader(database_url: str) -> AsyncGenerator[Leader]:
         yield made
 
 
-async def accept(leader: Leader, count: int = 1, *, size: int = 1) -> list[StatementId]:
+async def accept(
+    leader: Leader, count: int = 1, *, size: int = 1, by: str | None = None, staged_rows: int | None = None
+) -> list[StatementId]:
     accepted: list[StatementId] = []
     async with leader.stores.begin() as tx:
         for _ in range(count):
             accepted.append(await tx.statements.reserve())
             one = InsertValues(id=accepted[-1], relation=relation("t"), columns=("id",), source="x" * size)
-            await tx.statements.add(one, now=NOW)
+            await tx.statements.add(one, now=NOW, staged_rows=staged_rows, caller=by)
     return accepted
 
 
@@ -77,7 +83,11 @@ async def answer(leader: Leader, barrier: Barrier, unfinished: Unfinished, *, se
 
 
 async def break_epoch(
-    leader: Leader, culprit: StatementId | None = None, *, exhausting: JobId | None = None
+    leader: Leader,
+    culprit: StatementId | None = None,
+    *,
+    exhausting: JobId | None = None,
+    too_slow: bool = False,
 ) -> list[StatementId]:
     """Have the next epoch abandoned for a lost connection, and another generation begun; return what it carried."""
     barrier = await injected(leader)
@@ -91,6 +101,7 @@ async def break_epoch(
             statement=culprit,
             job=exhausting,
             exhausted=exhausting is not None,
+            too_slow=too_slow,
         )
         assert await tx.barriers.answer(failed, now=NOW)
     assert isinstance(await leader.look(), Abandon)
@@ -173,6 +184,32 @@ async def test_c4_the_statement_that_broke_an_epoch_is_carried_singly_at_once(le
     assert await break_epoch(leader, two) == [two]
     assert await result_of(leader, two) is not None
     assert carried(await committed(leader)) == [one, three]
+
+
+async def test_a7_a_statement_that_could_not_be_stopped_bars_its_caller(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these cost everybody a recovery, one after the other, for as long as a caller sent them."""
+    monkeypatch.setattr(dml, "ANSWER_WAIT", timedelta(seconds=1))
+    (other,) = await accept(leader, by="other")
+    first, second = await accept(leader, 2, by="operator")
+    (load,) = await accept(leader, by="operator", staged_rows=1)
+    assert await break_epoch(leader, first, too_slow=True) == [other, first, second, load]
+    refused = await result_of(leader, second)
+    assert refused is not None
+    assert refused.error == f"it was not run, because Postgres could not stop statement {first} of the same caller"
+    assert [await result_of(leader, one) for one in (other, load)] == [None, None]
+    barred = f"could not stop statement {first} of this caller"
+    for by, after, match in (
+        (Asker("operator", Role.OPERATOR), 0, barred),
+        (Asker("operator", Role.ADMIN), 0, "stays queued"),
+        (Asker("other", Role.OPERATOR), 0, "stays queued"),
+        (Asker("operator", Role.OPERATOR), 600, "stays queued"),
+    ):
+        pass_seconds(leader, after)
+        one = Delete(id=await dml.reserve(leader.world), relation=relation("t"))
+        with pytest.raises(Unavailable, match=match):
+            await dml.run(leader.world, one, asked_by=by)
 
 
 async def test_c4_no_statement_is_tried_for_ever(leader: Leader) -> None:
