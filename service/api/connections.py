@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, ClassVar, Final, cast
 
 import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from service.api.credentials import RECOGNISED
@@ -34,6 +35,12 @@ hundred bytes.
 TINY_CHUNKS: Final = (
     f"the body comes in more than {CHUNKS_MAX} chunks of less than {CHUNK_BYTES_MIN} bytes: send larger ones"
 )
+CHUNKS_AT_ONCE: Final = 200
+"""Maximum of chunks of a connection that are taken before the event loop does other work: a few milliseconds of it."""
+_REST: Final = 2.0
+"""After so many chunks a connection rests for this many times as long as they took, times the number of connections
+that rest. So all of them together take a third to a half of the event loop.
+"""
 _ANSWERING: Final = frozenset({h11.SEND_RESPONSE, h11.SEND_BODY})
 
 
@@ -50,26 +57,32 @@ class ConnectionLimits:
 
 def protocol(limits: ConnectionLimits) -> type[H11Protocol]:
     """Return the protocol class for `uvicorn.Config(http=..)`."""
-    return type("Bounded", (BoundedConnection,), {"limits": limits, "awaited": {}, "kept": {}})
+    return type("Bounded", (BoundedConnection,), {"limits": limits, "awaited": {}, "resting": {}, "kept": {}})
 
 
 class _CountingParser(h11.Connection):
-    """Raises h11.RemoteProtocolError for a body in too many, too small chunks.
+    """Raises h11.RemoteProtocolError for a body in too many, too small chunks, and stops after some chunks.
 
-    The rows of a bulk load that is being read are exempt: a client that writes line by line sends each line as a chunk.
+    The rows of a bulk load that is being read may be small: a client that writes line by line sends each line as a
+    chunk.
     """
 
+    left = CHUNKS_AT_ONCE
+    """How many chunks may be taken now."""
     chunks = 0
     body_bytes = 0
     loading = False
     refusal: str | None = None
 
     def next_event(self) -> Any:
+        if self.left <= 0:
+            return h11.NEED_DATA
         event = super().next_event()
         if isinstance(event, h11.Request):
             self.chunks, self.body_bytes = 0, 0
             self.loading = STREAMED.match(event.target.partition(b"?")[0].decode("ascii")) is not None
         elif isinstance(event, h11.Data):
+            self.left -= event.chunk_start
             self.chunks += event.chunk_start
             self.body_bytes += len(event.data)
             tiny = self.chunks > CHUNKS_MAX and self.body_bytes < self.chunks * CHUNK_BYTES_MIN
@@ -77,6 +90,27 @@ class _CountingParser(h11.Connection):
                 self.refusal = TINY_CHUNKS
                 raise h11.RemoteProtocolError(TINY_CHUNKS)
         return event
+
+
+class _RestingFlow(FlowControl):
+    """Reads nothing while the connection rests, whatever the application reads."""
+
+    resting = False
+
+    def resume_reading(self) -> None:
+        """See uvicorn."""
+        if not self.resting:
+            super().resume_reading()
+
+    def rest(self) -> None:
+        """Read nothing until `go_on`."""
+        self.resting = True
+        self.pause_reading()
+
+    def go_on(self) -> None:
+        """Read again."""
+        self.resting = False
+        self.resume_reading()
 
 
 class BoundedConnection(H11Protocol):
@@ -87,6 +121,8 @@ class BoundedConnection(H11Protocol):
     """The timers that close connections whose client has to send a head, send the rest of a body, or read; the oldest
     first. A client that sends a body is awaited here until it is known.
     """
+    resting: ClassVar["dict[BoundedConnection, asyncio.TimerHandle]"]
+    """The timers of connections that rest after many chunks."""
     kept: ClassVar["dict[BoundedConnection, None]"]
     """The idle keep-alive connections, the longest idle first. uvicorn closes them."""
     stalled: asyncio.TimerHandle | None = None
@@ -109,6 +145,7 @@ class BoundedConnection(H11Protocol):
         unknown, or else the new one.
         """
         super().connection_made(transport)
+        self.flow = self.reading = _RestingFlow(transport)
         self._bound()
         if len(self.connections) > self.limits.connections_max:
             strangers = (one for one in self.kept if not one.known)
@@ -121,11 +158,30 @@ class BoundedConnection(H11Protocol):
         """Cancel the connection's timers."""
         self._forget()
         self._reads()
+        if (timer := self.resting.pop(self, None)) is not None:
+            timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Process data, and limit the wait for the rest of a head, or of a body whose answer is complete."""
         super().data_received(data)
+        self._bound()
+
+    def handle_events(self) -> None:
+        """Take what has come, and rest if that is many chunks."""
+        if self in self.resting:
+            return
+        began, self.conn.left = self.loop.time(), CHUNKS_AT_ONCE
+        super().handle_events()
+        if self.conn.left <= 0 and not self.transport.is_closing():
+            self.reading.rest()
+            seconds = _REST * (self.loop.time() - began) * (1 + len(self.resting))
+            self.resting[self] = self.loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        del self.resting[self]
+        self.reading.go_on()
+        self.handle_events()
         self._bound()
 
     def on_response_complete(self) -> None:

@@ -67,24 +67,13 @@ class SinglesTurn:
             self.due = now + min(seconds * _REST, _REST_MAX)
 
 
-def failed(
-    carried: Sequence[tuple[StatementId, int]],
-    *,
-    culprit: StatementId | None,
-    hung: bool,
-    too_slow: bool = False,
-) -> list[StatementId]:
+def failed(carried: Sequence[tuple[StatementId, int]], *, culprit: StatementId | None, hung: bool) -> list[StatementId]:
     """Return the statements that fail with their epoch.
 
     `carried` has each statement with its tries, this one included. `culprit` is the statement in which the connection
-    was lost. If it was `too_slow`, Postgres could not stop it, and a further run would take another session. `hung`
-    means that the worker did not answer by the epoch's deadline.
+    was lost. `hung` means that the worker did not answer by the epoch's deadline.
     """
     alone = len(carried) == 1
     return [
-        one
-        for one, tries in carried
-        if tries >= TRIES_MAX
-        or (alone and tries > SINGLY and (hung or one == culprit))
-        or (too_slow and one == culprit)
+        one for one, tries in carried if tries >= TRIES_MAX or (alone and tries > SINGLY and (hung or one == culprit))
     ]

@@ -5,11 +5,13 @@ A file is whole when its footer can be read: that is written last. Columns and t
 
 import json
 import os
+import re
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -23,7 +25,14 @@ from workers.connectors.delta_files import Files, Stamp
 
 _LOG: Final = "_delta_log"
 _MAGIC: Final = b"PAR1"
-FOOTER_BYTES_MAX: Final = 64 << 20
+FOOTER_BYTES_MAX: Final = 16 << 20
+_LARGE_BYTES: Final = 1 << 20
+_LARGE: Final = threading.Lock()
+"""Footers of more bytes are parsed one at a time, because that takes up to a hundred times their size (I13)."""
+_SCHEMA: Final = re.compile(rb"\x15[\x80-\xff]*[\x00-\x7f]\x19(?:\xfc([\x80-\xff]{0,4}[\x00-\x7f])|([\x00-\xff]))")
+"""How a footer begins in Thrift's compact protocol: its version, and the list of the schema with its size."""
+COLUMNS_MAX: Final = 20_000
+"""How many columns a file may have, and all files of a folder together."""
 FILES_MAX: Final = 100_000
 """How many files a folder may have, of all kinds and with its folders."""
 LIST_SECONDS: Final = 30.0
@@ -55,6 +64,10 @@ _NAMES: Final = {
 
 class UnfinishedFileError(Exception):
     """A file is no whole Parquet file, or not yet."""
+
+
+class TooWideError(UnfinishedFileError):
+    """A file has too many columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +128,8 @@ def _walked(location: str) -> list[str]:
     return [path for path in found if path.encode(errors="ignore").decode() == path]
 
 
-@lru_cache(maxsize=1 << 14)
 def footer_of(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
-    """Return what a file is. Raises UnfinishedFileError, and OSError if its storage is away."""
+    """Return what a file is. Raises UnfinishedFileError or TooWideError, and OSError if its storage is away."""
     files = Files.of(place)
     try:
         with files.opened(path) as opened:
@@ -125,11 +137,14 @@ def footer_of(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
         after = files.stamp(path)
     except FileNotFoundError:
         raise UnfinishedFileError("it is gone") from None
+    if (number := _columns_said(text)) > COLUMNS_MAX:
+        raise TooWideError(f"it has {number} columns, and at most {COLUMNS_MAX} can be read")
     try:
         # A file of its own with nothing but the footer: whatever is wrong with that is no fault of the storage.
-        parquet = pq.ParquetFile(pa.BufferReader(_MAGIC + text), coerce_int96_timestamp_unit="us")
-        columns = {one.name: _type(one.type) for one in parquet.schema_arrow}
-        footer = Footer(parquet.metadata.num_rows, {**dict.fromkeys(values_of(path), "string"), **columns})
+        with _LARGE if len(text) > _LARGE_BYTES else nullcontext():
+            parquet = pq.ParquetFile(pa.BufferReader(_MAGIC + text), coerce_int96_timestamp_unit="us")
+            columns = {one.name: _type(one.type) for one in parquet.schema_arrow}
+            footer = Footer(parquet.metadata.num_rows, {**dict.fromkeys(values_of(path), "string"), **columns})
     except (pa.ArrowException, OSError) as error:
         raise UnfinishedFileError(f"its footer cannot be read: {error}") from None
     if after != stamp:
@@ -147,6 +162,19 @@ def _footer_text(opened: Any) -> bytes:
     if length > FOOTER_BYTES_MAX:
         raise UnfinishedFileError(f"its footer has {length} bytes, of {FOOTER_BYTES_MAX}")
     return opened.read_at(length + 8, size - 8 - length)
+
+
+def _columns_said(text: bytes) -> int:
+    """Return how many columns a footer has, by its first bytes. A group of columns counts as one more.
+
+    Raises UnfinishedFileError if they are not those of a footer.
+    """
+    found = _SCHEMA.match(text)
+    if found is None:
+        raise UnfinishedFileError("its footer cannot be read: it does not begin with a schema")
+    long, short = found[1], found[2]
+    size = short[0] >> 4 if long is None else sum((byte & 0x7F) << 7 * place for place, byte in enumerate(long))
+    return size - 1  # the root
 
 
 def values_of(path: str) -> Mapping[str, str | None]:

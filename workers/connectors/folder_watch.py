@@ -19,7 +19,15 @@ from typing_extensions import override
 from service.protocol.delta_source import delta_columns
 from service.protocol.file_source import Folder, folder_of
 from workers.connectors.delta_files import Files, Stamp, in_a_line
-from workers.connectors.folder_files import Footer, UnfinishedFileError, footer_of, listed, schema_of
+from workers.connectors.folder_files import (
+    COLUMNS_MAX,
+    Footer,
+    TooWideError,
+    UnfinishedFileError,
+    footer_of,
+    listed,
+    schema_of,
+)
 from workers.connectors.places import check_place
 from workers.connectors.port import RefusedTableError, TableShape
 from workers.connectors.watching import Watching
@@ -44,16 +52,26 @@ def describe(options: Mapping[str, str]) -> TableShape:
             if Files.of(folder.place).there("_delta_log"):
                 raise RefusedTableError(f"{location} is a Delta table: connector = 'deltalake' reads it")
             first = dict(islice(sorted(listed(folder).items()), DESCRIBED_MAX))
-            footers = list(_footers(folder, first))
+            # What is refused ends the reading, and no more is held than the columns of all files.
+            with closing(_footers(folder, first)) as footers:
+                for path, footer in footers:
+                    if isinstance(footer, Footer):
+                        rows += footer.rows
+                        _merge(columns, path, footer)
+                    elif isinstance(footer, TooWideError):
+                        raise RefusedTableError(f'file "{path}": {footer}')
     except OSError as error:
         raise RefusedTableError(f"{location} cannot be read by the worker: {error}") from error
-    for path, footer in footers:
-        if isinstance(footer, Footer):
-            rows += footer.rows
-            for name, kind in footer.columns.items():
-                if columns.setdefault(name, kind) != kind:
-                    raise RefusedTableError(f'column "{name}" is {columns[name]} in one file, and {kind} in "{path}"')
     return TableShape(0, schema_of(columns), rows)
+
+
+def _merge(columns: dict[str, object], path: str, footer: Footer) -> None:
+    """Add the columns of a file to those of the others. Raises RefusedTableError."""
+    for name, kind in footer.columns.items():
+        if columns.setdefault(name, kind) != kind:
+            raise RefusedTableError(f'column "{name}" is {columns[name]} in one file, and {kind} in "{path}"')
+    if len(columns) > COLUMNS_MAX:
+        raise RefusedTableError(f"its files have more than {COLUMNS_MAX} columns together")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ the number of a piece and of a row in its file. Rows therefore have no vnode of 
 
 import json
 import re
+import resource
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ from workers.state_store.wire import read_schema
 
 PIECE_ROWS: Final = 1_000_000
 BATCH_ROWS: Final = 1 << 16
+BATCH_BYTES: Final = 64 << 20
+"""About how many bytes a batch has at most, by what a file says of itself."""
+MEMORY: Final = 3 << 30
+"""The most memory, in bytes, that a process may allocate while it reads a file. What a small file expands to, only
+reading it tells.
+"""
 _UNDECODABLE: Final = re.compile(
     r"deserialize|decompress|[Cc]orrupt|Unexpected end of|page header|[Uu]nknown encoding|[Ii]nvalid (Parquet|number)"
 )
@@ -152,9 +159,9 @@ def read_rows(
     """Yield rows of a file from `first` to `end`, in batches, each with the number of its first row.
 
     They have the columns of the relation in their wire types, and `more`. Raises GoneFileError, and RefusedTableError
-    for a file that changed.
+    for a file that changed, or that takes too much memory.
     """
-    with _read(one.path):
+    with _read(one.path), _bounded(one.path):
         if one.stamp is not None and files.stamp(one.path) != one.stamp:
             raise RefusedTableError(f'file "{one.path}" has changed since it was first read')
         with files.opened(one.path) as opened_file:
@@ -163,16 +170,37 @@ def read_rows(
             names = [name for name in (*(column.name for column in relation.columns), *more) if name in there]
             begins = 0
             for group in range(parquet.num_row_groups):
-                count = parquet.metadata.row_group(group).num_rows
+                said = parquet.metadata.row_group(group)
+                count, size = said.num_rows, _batch_rows(said)
                 if begins + count > first and (end is None or begins < end):
                     at = begins
-                    for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=names):
+                    for batch in parquet.iter_batches(size, row_groups=[group], columns=names):
                         low, high = max(first - at, 0), batch.num_rows if end is None else min(end - at, batch.num_rows)
                         if low < high:
                             part = batch.slice(low, high - low)
                             yield at + low, _columns(relation, part, one, more)
                         at += batch.num_rows
                 begins += count
+
+
+def _batch_rows(group: Any) -> int:
+    """Return how many rows of a group a batch has."""
+    width = max(group.total_byte_size, 1) / max(group.num_rows, 1)
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / width)))
+
+
+@contextmanager
+def _bounded(path: str) -> Generator[None]:
+    """Bound the memory of this process (I13). Raises RefusedTableError if a file takes more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    lower = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (lower, hard))
+    try:
+        yield
+    except MemoryError:
+        raise RefusedTableError(f'file "{path}" takes more than {lower >> 20} MB of memory to read') from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @contextmanager

@@ -98,16 +98,16 @@ async def _blame_statements(tx: Transaction, view: GraphView, effect: Abandon, *
     if view.in_flight is None or not (broke or hung):
         return
     culprit = None if effect.failure is None else effect.failure.statement
-    carried = await tx.statements.blame(view.in_flight.epoch, culprit)
     error = f"the epoch that ran the statement was abandoned: {effect.reason}"
-    too_slow = effect.failure is not None and effect.failure.too_slow
-    failing = failed(carried, culprit=culprit, hung=hung, too_slow=too_slow)
-    results = [StatementResult(id=one, affected=0, error=error) for one in failing]
-    if too_slow and culprit is not None:
+    if culprit is not None and effect.failure is not None and effect.failure.too_slow:
+        # Another run would take another session, and so would statements like it. Those of others are not to blame.
         alike = f"it was not run, because Postgres could not stop statement {culprit} of the same caller"
-        others = set(await tx.statements.given_up(culprit, now=now)).difference(failing)
-        results += [StatementResult(id=one, affected=0, error=alike) for one in sorted(others)]
+        failing = {culprit: error, **dict.fromkeys(await tx.statements.given_up(culprit, now=now), alike)}
         await tx.events.append("statement.unstoppable", {"statement": culprit}, now=now)
+    else:
+        carried = await tx.statements.blame(view.in_flight.epoch, culprit)
+        failing = dict.fromkeys(failed(carried, culprit=culprit, hung=hung), error)
+    results = [StatementResult(id=one, affected=0, error=why) for one, why in sorted(failing.items())]
     await tx.statements.finish(results, epoch=view.committed, now=now)
 
 

@@ -9,7 +9,13 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.connections import CHUNK_BYTES_MIN, CHUNKS_MAX, HEAD_BYTES_MAX, ConnectionLimits, protocol
+from service.api.connections import (
+    CHUNK_BYTES_MIN,
+    CHUNKS_MAX,
+    HEAD_BYTES_MAX,
+    ConnectionLimits,
+    protocol,
+)
 from service.api.credentials import WORKER, recognise
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -129,6 +135,35 @@ async def test_a_line_of_a_load_may_be_a_chunk() -> None:
         head = CHUNKED.replace(b" / ", b" /v1/relations/t/rows ")
         lines = b"6\r\n12,34\n\r\n" * (2 * CHUNKS_MAX)
         assert await _answered(await opening(), head + lines + b"0\r\n\r\n")
+
+
+async def test_i13_loads_in_tiny_chunks_leave_the_event_loop_to_others() -> None:
+    """Forty loads in chunks of a byte let nobody be answered for 47 s, and the leader lost its lease."""
+    taken, loads = [0], 4
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        more = scope["path"].endswith("/rows")
+        while more:
+            message = await receive()
+            taken[0] += len(message.get("body", b""))
+            more = message.get("more_body", False)
+        await _app({**scope, "path": "/"}, receive, send)
+
+    async with _serving(_limits(10, 60), app) as opening, asyncio.timeout(60):
+        other = await opening()
+        assert await _answered(other)
+        head, bytes_of_a_load = CHUNKED.replace(b" / ", b" /v1/relations/t/rows "), 4_000
+        loading = [await opening() for _ in range(loads)]
+        for streams in loading:
+            streams[1].write(head + b"1\r\nx\r\n" * bytes_of_a_load)
+        while not taken[0]:
+            assert await _answered(other)
+        for _ in range(5):
+            assert await _answered(other)
+        assert taken[0] < loads * bytes_of_a_load / 2
+        for streams in loading:
+            assert await _answered(streams, b"0\r\n\r\n")
+        assert taken[0] == loads * bytes_of_a_load
 
 
 async def test_a_refusal_of_tiny_chunks_says_so() -> None:

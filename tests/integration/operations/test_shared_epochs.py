@@ -212,6 +212,14 @@ async def test_a7_a_statement_that_could_not_be_stopped_bars_its_caller(
             await dml.run(leader.world, one, asked_by=by)
 
 
+async def test_a7_statements_of_others_are_not_to_blame(leader: Leader) -> None:
+    (other,) = await accept(leader)
+    for _ in range(TRIES_MAX):
+        (culprit,) = await accept(leader)
+        assert other in await break_epoch(leader, culprit, too_slow=True)
+    assert await result_of(leader, other) is None
+
+
 async def test_c4_no_statement_is_tried_for_ever(leader: Leader) -> None:
     (one,) = await accept(leader)
     for _ in range(TRIES_MAX):

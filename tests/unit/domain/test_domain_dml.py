@@ -27,12 +27,6 @@ def test_c4_a_statement_fails_once_it_breaks_an_epoch_of_its_own(
     assert failed([one, other], culprit=named, hung=hung) == ([StatementId(1)] if tries >= TRIES_MAX else [])
 
 
-def test_a7_a_statement_that_could_not_be_stopped_fails_at_once() -> None:
-    """Each further run would take another session of the state store."""
-    carried = [(StatementId(1), 1), (StatementId(2), 1)]
-    assert failed(carried, culprit=StatementId(2), hung=False, too_slow=True) == [StatementId(2)]
-
-
 def test_epochs_of_one_statement_take_a_fifth_of_the_time_at_most() -> None:
     turn = SinglesTurn()
     turn.ended(0.3, now=100.0)
