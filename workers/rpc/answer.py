@@ -31,6 +31,8 @@ from workers.runners.failure import explain
 from workers.state_store.port import VersionedStore
 
 _RAISED: Final = re.compile(r"^[\w.]+(?:Error|Exception): .*$", re.MULTILINE)
+_OURS: Final = re.compile(r"^workers\.[\w.]+: ")
+"""The name of an error of this package, which says nothing to users."""
 Computed = TypeVar("Computed", Verify, Select)
 
 
@@ -65,7 +67,7 @@ def answer(
 def _said(error: PySparkException) -> str:
     """Return the message. A task's is the last line of its traceback, which names paths of this machine."""
     raised = _RAISED.findall(str(error)) if isinstance(error, PythonException) else []
-    return raised[-1] if raised else error.getMessage() or explain(error)[1]
+    return _OURS.sub("", raised[-1]) if raised else error.getMessage() or explain(error)[1]
 
 
 def _computed(
