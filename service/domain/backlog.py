@@ -43,6 +43,7 @@ class Backlog:
     all: QueuedStatements = NONE
     by_caller: dict[str, QueuedStatements] = field(default_factory=dict[str, QueuedStatements])
     unstoppable: Mapping[str, Unstoppable] = field(default_factory=dict[str, Unstoppable])
+    """The last statement of each caller that Postgres could not stop."""
     counted_at: float | None = None
 
     def is_old(self, now: float) -> bool:

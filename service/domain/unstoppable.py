@@ -26,10 +26,11 @@ class Unstoppable:
     at: datetime
     number: int = 1
 
-    def then(self, statement: StatementId, at: datetime) -> "Unstoppable":
-        """Return what is known of the caller after another such statement."""
-        forgotten = at >= self.at + LONGEST
-        return Unstoppable(statement, at, 1 if forgotten else self.number + 1)
+    @classmethod
+    def after(cls, last: "Unstoppable | None", statement: StatementId, at: datetime) -> "Unstoppable":
+        """Return what is known of a caller after such a statement. `last` is what was known before."""
+        before = 0 if last is None or at >= last.at + LONGEST else last.number
+        return cls(statement, at, before + 1)
 
     @property
     def until(self) -> datetime:

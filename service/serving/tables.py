@@ -5,6 +5,7 @@ Next: `service.serving.relation_ddl` for the DDL, `fencing.py` for the fence of 
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import psycopg
@@ -193,19 +194,19 @@ class PostgresTables:
                 return await marks.foreign_readers(conn, names)
 
     async def lake_versions(self, relations: Collection[RelationId]) -> Mapping[RelationId, tuple[int, Epoch]]:
-        with translated():
+        # A relation that is dropped meanwhile leaves the answer to the next look.
+        with translated(), suppress(errors.UndefinedTable):
             async with self._pool.connection() as conn, conn.transaction():
                 await conn.execute(_IMPATIENT)
                 found = await (await conn.execute(_WITH_COLUMN, [list(relations), VERSION])).fetchall()
-                if not found:
-                    return {}
                 ask = sql.SQL("select {0}, {1}, _from from {2} where _to = {3}")
                 asks = [
                     ask.format(one, sql.Identifier(VERSION), relation_ddl.table(RelationId(one)), ALIVE)
                     for (one,) in found
                 ]
-                rows = await (await conn.execute(sql.SQL(" union all ").join(asks))).fetchall()
-        return {RelationId(one): (version, Epoch(since)) for one, version, since in rows}
+                rows = await (await conn.execute(sql.SQL(" union all ").join(asks))).fetchall() if asks else ()
+            return {RelationId(one): (version, Epoch(since)) for one, version, since in rows}
+        return {}
 
     async def _stored(self, relations: Collection[RelationId], *, kept: str = "t") -> list[RelationId]:
         """Return the relations that have a table, or a log (`_LOGS`), in order of id.

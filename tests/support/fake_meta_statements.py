@@ -101,9 +101,8 @@ class FakeStatements:
         row = self.tables.statements.get(statement) or self.tables.finished_statements.get(statement)
         if row is None or row.caller is None:
             return ()
-        before = self.tables.unstoppable.get(row.caller)
-        known = Unstoppable(statement, now) if before is None else before.then(statement, now)
-        self.tables.unstoppable.put(row.caller, known)
+        last = self.tables.unstoppable.get(row.caller)
+        self.tables.unstoppable.put(row.caller, Unstoppable.after(last, statement, now))
         mine = [one for one, other in self.tables.statements.items() if other.caller == row.caller]
         return [one for one in mine if one != statement and self.tables.statements[one].stored.staged_rows is None]
 

@@ -78,6 +78,12 @@ class Footer:
     columns: Mapping[str, object]
 
 
+_KNOWN: Final[dict[tuple[DeltaPlace, str, Stamp], Footer]] = {}
+"""The footers of few columns that were read, so that a recovery need not read them again."""
+_KNOWN_MAX: Final = 1 << 14
+_FEW_COLUMNS: Final = 200
+
+
 def takes(folder: Folder, path: str) -> bool:
     """Whether a file below a folder is read. A part of a path that begins with _ or . hides it, as in Spark."""
     parts = path.split("/")
@@ -130,6 +136,17 @@ def _walked(location: str) -> list[str]:
 
 def footer_of(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
     """Return what a file is. Raises UnfinishedFileError or TooWideError, and OSError if its storage is away."""
+    if (known := _KNOWN.get((place, path, stamp))) is not None:
+        return known
+    footer = _read(place, path, stamp)
+    if len(footer.columns) <= _FEW_COLUMNS:
+        if len(_KNOWN) >= _KNOWN_MAX:
+            _KNOWN.clear()
+        _KNOWN[place, path, stamp] = footer
+    return footer
+
+
+def _read(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
     files = Files.of(place)
     try:
         with files.opened(path) as opened:

@@ -46,22 +46,26 @@ def describe(options: Mapping[str, str]) -> TableShape:
     """
     folder = folder_of(options)
     check_place(folder.place)
-    location, rows, columns = folder.place.location, 0, dict[str, object]()
     try:
         with in_a_line():
-            if Files.of(folder.place).there("_delta_log"):
-                raise RefusedTableError(f"{location} is a Delta table: connector = 'deltalake' reads it")
-            first = dict(islice(sorted(listed(folder).items()), DESCRIBED_MAX))
-            # What is refused ends the reading, and no more is held than the columns of all files.
-            with closing(_footers(folder, first)) as footers:
-                for path, footer in footers:
-                    if isinstance(footer, Footer):
-                        rows += footer.rows
-                        _merge(columns, path, footer)
-                    elif isinstance(footer, TooWideError):
-                        raise RefusedTableError(f'file "{path}": {footer}')
+            return _shape(folder)
     except OSError as error:
-        raise RefusedTableError(f"{location} cannot be read by the worker: {error}") from error
+        raise RefusedTableError(f"{folder.place.location} cannot be read by the worker: {error}") from error
+
+
+def _shape(folder: Folder) -> TableShape:
+    """Return what a folder has now. The first refusal ends the reading, and only the columns of all files are held."""
+    rows, columns = 0, dict[str, object]()
+    if Files.of(folder.place).there("_delta_log"):
+        raise RefusedTableError(f"{folder.place.location} is a Delta table: connector = 'deltalake' reads it")
+    first = dict(islice(sorted(listed(folder).items()), DESCRIBED_MAX))
+    with closing(_footers(folder, first)) as footers:
+        for path, footer in footers:
+            if isinstance(footer, Footer):
+                rows += footer.rows
+                _merge(columns, path, footer)
+            elif isinstance(footer, TooWideError):
+                raise RefusedTableError(f'file "{path}": {footer}')
     return TableShape(0, schema_of(columns), rows)
 
 

@@ -33,8 +33,8 @@ BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 64 << 20
 """About how many bytes a batch has at most, by what a file says of itself."""
 MEMORY: Final = 3 << 30
-"""The most memory, in bytes, that a process may allocate while it reads a file. What a small file expands to, only
-reading it tells.
+"""The most memory, in bytes, that a process may allocate while it reads a file. A small file may expand to gigabytes,
+and only reading it tells.
 """
 _UNDECODABLE: Final = re.compile(
     r"deserialize|decompress|[Cc]orrupt|Unexpected end of|page header|[Uu]nknown encoding|[Ii]nvalid (Parquet|number)"
@@ -193,7 +193,7 @@ def _batch_rows(group: Any) -> int:
 def _bounded(path: str) -> Generator[None]:
     """Bound the memory of this process (I13). Raises RefusedTableError if a file takes more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    lower = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+    lower = MEMORY if soft == resource.RLIM_INFINITY else min(MEMORY, soft)
     resource.setrlimit(resource.RLIMIT_DATA, (lower, hard))
     try:
         yield

@@ -135,8 +135,8 @@ class PostgresStatements(OnConnection):
         of = unstoppable_statement.c
         held = select(of.statement, of.at, of.number).where(of.caller == caller)
         row = (await self._connection.execute(held)).first()
-        before = None if row is None else Unstoppable(StatementId(row.statement), row.at, row.number)
-        known = Unstoppable(statement, now) if before is None else before.then(statement, now)
+        last = None if row is None else Unstoppable(StatementId(row.statement), row.at, row.number)
+        known = Unstoppable.after(last, statement, now)
         values = {"statement": known.statement, "at": known.at, "number": known.number}
         new = upsert(unstoppable_statement).values(caller=caller, **values)
         await self._connection.execute(new.on_conflict_do_update(index_elements=["caller"], set_=values))

@@ -70,6 +70,7 @@ async def read_one(ask: Ask) -> Relation:
     found = await lineage.lineage(ask.world)
     broken = (await staleness.lapses_of(ask.world)).get(one.id)
     members = {each.id: each for each in found.members}
+    member = members.get(one.id)
     sample, refusal = None, None
     if ask.text("sample"):
         try:
@@ -83,8 +84,8 @@ async def read_one(ask: Ask) -> Relation:
         indexes=await lineage.indexes_of(ask.world, name),
         sample=sample,
         refusal=refusal,
-        location=members[one.id].location if one.id in members else None,
-        version=(await lineage.lake_versions(ask.world, [members[one.id]])).get(one.id) if one.id in members else None,
+        location=None if member is None else member.location,
+        version=None if member is None else (await lineage.lake_versions(ask.world, [member])).get(one.id),
         broken=broken,
         fault=not_current(one.state, broken),
     )

@@ -9,13 +9,7 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.connections import (
-    CHUNK_BYTES_MIN,
-    CHUNKS_MAX,
-    HEAD_BYTES_MAX,
-    ConnectionLimits,
-    protocol,
-)
+from service.api.connections import CHUNK_BYTES_MIN, CHUNKS_MAX, HEAD_BYTES_MAX, ConnectionLimits, protocol
 from service.api.credentials import WORKER, recognise
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

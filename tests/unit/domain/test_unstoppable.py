@@ -11,11 +11,11 @@ from tests.support.meta_store import NOW
 
 
 def test_a7_each_further_one_bars_its_caller_for_longer() -> None:
-    one = Unstoppable(StatementId(1), NOW)
+    one = Unstoppable.after(None, StatementId(1), NOW)
     bars: list[timedelta] = []
     for number in range(2, 7):
         bars.append(one.until - one.at)
-        one = one.then(StatementId(number), one.until)
+        one = Unstoppable.after(one, StatementId(number), one.until)
     assert bars == [timedelta(minutes=10), timedelta(hours=1), timedelta(hours=6), LONGEST, timedelta(minutes=10)]
 
 

@@ -168,7 +168,7 @@ def test_random_commits_are_read_at_each_version(
                 merge = table.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
                 merge.when_matched_update_all().when_not_matched_insert_all().execute()
     check_versions(location)
-    monkeypatch.setattr(delta_rows, "CHANGES_MAX", 25)
+    monkeypatch.setattr(delta_rows, "CHANGES_MAX", 5)
     check_versions(location)
 
 
