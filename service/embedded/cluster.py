@@ -24,6 +24,9 @@ _STOP_SECONDS: Final = 60
 _PORT_TRIES: Final = 5
 SESSION_BYTES: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16)
 """The most memory, in bytes, that each process of the server may allocate. A user's login has 16 sessions."""
+_MAPPED_BYTES: Final = 1 << 30
+"""The most that the buffers, which all processes share, and the program itself have: 650 MB, and room for a release."""
+_LOG_BYTES_MAX: Final = 256 << 20
 
 _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -135,6 +138,13 @@ class Cluster:
             return chosen
         raise AssertionError("the last attempt returns or raises")
 
+    def bound_log(self) -> None:
+        """Empty the log files that have grown too long: each attempt to log in, of anybody, may write 10 kB to one."""
+        for file in (self.home / "log").glob("*.log"):
+            if file.stat().st_size > _LOG_BYTES_MAX:
+                os.truncate(file, 0)
+                _log.warning("embedded_postgres.log_emptied", file=file.name, bytes_max=_LOG_BYTES_MAX)
+
     def shut_down(self) -> None:
         """End all processes of the cluster: our server, one that outlived its service, the rest of a killed one."""
         if self.served:
@@ -172,9 +182,11 @@ def _bounded() -> Sequence[str]:
     """Return the prefix of a command that bounds each of its processes to `SESSION_BYTES`.
 
     Postgres has no bound for the values of a query. If the kernel kills one process for want of memory, the server ends
-    all sessions, the meta store's too (I13).
+    all sessions, the meta store's too (I13). What the processes of a parallel query share is no data of any of them, so
+    the address space is bounded as well.
     """
-    return ("/bin/sh", "-c", 'ulimit -d "$0"; exec "$@"', str(SESSION_BYTES >> 10))
+    limits = f"ulimit -d {SESSION_BYTES >> 10}; ulimit -v {(SESSION_BYTES + _MAPPED_BYTES) >> 10}"
+    return ("/bin/sh", "-c", f'{limits}; exec "$0" "$@"')
 
 
 def write_private(path: Path, text: str) -> None:

@@ -63,10 +63,11 @@ class EmbeddedPostgres:
     def keep_running(self) -> bool:
         """Start the server again if it was killed; return whether it was. It keeps its port, so URLs stay valid.
 
-        Raises EmbeddedPostgresFailed; the next call tries again.
+        Its logs are kept short meanwhile. Raises EmbeddedPostgresFailed; the next call tries again.
         """
         assert self._cluster is not None
         assert self._port is not None
+        self._cluster.bound_log()
         if self._cluster.served:
             return False
         self._cluster.shut_down()

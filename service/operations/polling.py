@@ -19,21 +19,21 @@ async def until(
     *,
     limit: timedelta | None = None,
     signals: Signals | None = None,
-    reread: timedelta = REREAD,
+    reread: timedelta | None = None,
 ) -> T | None:
     """Return the first result of `look` that is not None, or None after `limit`.
 
     `signals` trigger the calls of `look`. None means the signals of every change. `reread` is the longest time between
-    two calls.
+    two calls; None means `REREAD`.
     """
-    signals = signals or world.signals
+    signals, between = signals or world.signals, reread or REREAD
     deadline = None if limit is None else world.clock.monotonic() + limit.total_seconds()
     while True:
         heard = signals.heard()
         found = await look()
         if found is not None:
             return found
-        left = reread.total_seconds()
+        left = between.total_seconds()
         if deadline is not None:
             left = min(left, deadline - world.clock.monotonic())
         if left <= 0:

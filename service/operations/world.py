@@ -4,6 +4,7 @@ Operations use no other globals.
 """
 
 import asyncio
+import os
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -68,6 +69,13 @@ LOGIN_BARRED_SECONDS = 600.0
 Arrival = tuple[int, int, bool]
 """The last event that a stream has read, the maximum number, and whether it shows what only admins may see."""
 LOADS_MAX = 4
+PIECES_MAX = max(1, (os.cpu_count() or 1) // 2)
+"""Maximum of pieces of bodies that are unpacked or written at the same time. It leaves processors to other work."""
+
+
+def pieces_turns(pieces_max: int) -> Turns:
+    """Return the turns of pieces of bodies. Each ends in milliseconds, so any number may wait."""
+    return Turns("pieces of bodies", running=pieces_max, waiting=1 << 20)
 
 
 def load_turns(loads_max: int) -> Turns:
@@ -142,6 +150,8 @@ class Loading:
     """The longest total time."""
     spool: Spool = field(default_factory=Spool)
     """The files of the bodies that this process receives."""
+    pieces: Turns = field(default_factory=lambda: pieces_turns(PIECES_MAX))
+    """Pieces of bodies that this process unpacks, or writes to files."""
     turns: Turns = field(default_factory=lambda: load_turns(LOADS_MAX))
     """Loads whose rows are being staged by this process."""
 

@@ -25,6 +25,7 @@ from tests.support.meta_store import NOW
 P = ParamSpec("P")
 T = TypeVar("T")
 WORKER_TOKEN = "the worker's own"
+PATIENT = 20
 OPEN = ApiSettings(worker_token=SecretStr(WORKER_TOKEN))
 
 
@@ -55,18 +56,24 @@ class UnheardSignals:
 
 @dataclass
 class PatientSignals(UnheardSignals):
-    """Every wait lasts its whole time, on the clock and not in the test."""
+    """Every wait lasts its whole time, on the clock and not in the test.
+
+    After `PATIENT` waits without a signal it lasts ten times as long: nobody comes, and each look is a transaction.
+    """
 
     clock: StillClock
     notified: int = 0
+    in_vain: int = 0
 
     def notify(self, *topics: Topic) -> None:
         del topics
         self.notified += 1
+        self.in_vain = 0
 
     async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
         del topic, since
-        self.clock.seconds += timeout_seconds
+        self.in_vain += 1
+        self.clock.seconds += timeout_seconds if self.in_vain <= PATIENT else 10 * timeout_seconds
 
 
 @dataclass

@@ -83,11 +83,11 @@ async def load_rows(
     names = None if columns is None else [part.strip() for part in columns.split(",")]
     # Checked first, so that no rows are received for a table that does not exist.
     await bulk.table_called(call.world, name)
-    stream = bulk.paced(call.world, request.stream())
+    stream, loading = bulk.paced(call.world, request.stream()), call.world.loading
     if encoding == "gzip":
-        stream = unpacked(stream)
-    spool, caller = call.world.loading.spool, call.asked_by.actor
-    async with aclosing(stream), bulk.received(spool, stream, form, caller=caller) as body:
+        stream = unpacked(stream, loading.pieces)
+    receiving = bulk.received(loading.spool, stream, form, pieces=loading.pieces, caller=call.asked_by.actor)
+    async with aclosing(stream), receiving as body:
 
         async def act(claim: Claim | None) -> Loaded:
             return Loaded(rows=await bulk.load(call.world, name, names, body, asked_by=call.asked_by, claim=claim))

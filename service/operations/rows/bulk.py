@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import IO, Final
 
 from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
 from service.domain.uploading import PARTIAL, Patience, Spool
@@ -27,6 +27,7 @@ from service.ports.columnar import ColumnarBodies, FileForm
 from service.ports.records import Claim
 from service.protocol.columns import Column
 from service.protocol.relation import COLUMNS_MAX, Relation, RelationKind
+from service.turns import Turns
 
 _READ_BYTES: Final = 1 << 18
 _ROW: Final = re.compile(r"row ([1-9][0-9]*)")
@@ -96,9 +97,12 @@ def _too_slow(world: World) -> TimedOut:
 
 
 @asynccontextmanager
-async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form, *, caller: str) -> AsyncGenerator[Body]:
-    """Yield the whole body in a file, which is deleted after the block. Raises what `Spool.take` raises, and
-    Unavailable.
+async def received(
+    spool: Spool, stream: AsyncIterator[bytes], form: Form, *, pieces: Turns, caller: str
+) -> AsyncGenerator[Body]:
+    """Yield the whole body in a file, which is deleted after the block. Each chunk takes one of the turns `pieces`.
+
+    Raises what `Spool.take` raises, and Unavailable.
     """
     held = 0
     try:
@@ -108,14 +112,19 @@ async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form, *, ca
                 async for chunk in stream:
                     spool.take(len(chunk), before=held, caller=caller)
                     held += len(chunk)
-                    digest.update(chunk)
-                    await asyncio.to_thread(file.write, chunk)
+                    async with pieces.turn(caller):
+                        await asyncio.to_thread(_keep, chunk, file, digest)
                 await asyncio.to_thread(file.flush)
             except OSError as error:
                 raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
             yield Body(form, Path(file.name), digest.digest())
     finally:
         spool.give_back(held, caller=caller)
+
+
+def _keep(chunk: bytes, file: IO[bytes], digest: "hashlib._Hash") -> None:
+    digest.update(chunk)
+    file.write(chunk)
 
 
 async def load(

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 from service.domain.errors import Invalid
+from service.turns import Turns
 
 PIECE_BYTES: Final = 1 << 18
 PACKED: Final = b"\x1f\x8b"
@@ -14,8 +15,10 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 """Tells zlib to read the header of gzip."""
 
 
-async def unpacked(packed: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+async def unpacked(packed: AsyncIterator[bytes], pieces: Turns) -> AsyncGenerator[bytes]:
     """Yield the content. A stream may have several members, as of files that were appended to each other.
+
+    Each piece takes a turn: otherwise a few bodies of zeros take all processors, and the event loop has no time (I13).
 
     Raises Invalid if it is no gzip, or ends within a member.
     """
@@ -26,7 +29,8 @@ async def unpacked(packed: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
         while left or full:
             begun = True
             try:
-                piece = await asyncio.to_thread(member.decompress, left, PIECE_BYTES)
+                async with pieces.turn():
+                    piece = await asyncio.to_thread(member.decompress, left, PIECE_BYTES)
             except zlib.error as error:
                 raise Invalid(f"the body is not the gzip that its Content-Encoding says: {error}") from error
             if piece:

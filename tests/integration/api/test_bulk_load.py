@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from service.meta_store.stores import PostgresStores
 from service.operations.rows import bulk
 from service.operations.rows.bulk import Form
 from service.operations.upkeep import maintenance
+from service.operations.world import pieces_turns
 from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
@@ -256,8 +257,8 @@ async def staged(
             yield body[start : start + 10]
 
     async with (
-        bulk.received(Spool(), stream(), form, caller="one") as received,
-        bulk.opened(ColumnarProcesses(), received, columns) as (given, chunks),
+        received(Spool(), stream(), form, caller="one") as whole,
+        bulk.opened(ColumnarProcesses(), whole, columns) as (given, chunks),
     ):
         assert await filled(staging.from_csv(number, given, chunks)) == 2
     return await store.rows(f"select {SHOWN} from {staging_table(number)} order by n")
@@ -382,6 +383,12 @@ async def test_s5_time_in_which_the_service_asks_for_nothing_is_not_the_senders(
         clock.seconds += 60
 
 
+def received(
+    spool: Spool, stream: AsyncIterator[bytes], form: Form, *, caller: str
+) -> AbstractAsyncContextManager[bulk.Body]:
+    return bulk.received(spool, stream, form, pieces=pieces_turns(1), caller=caller)
+
+
 async def of_bytes(size: int) -> AsyncIterator[bytes]:
     for _ in range(size):
         yield b"x"
@@ -390,15 +397,15 @@ async def of_bytes(size: int) -> AsyncIterator[bytes]:
 async def test_s9_files_of_bodies_are_bounded_together() -> None:
     spool = Spool(bytes_max=100)
     with pytest.raises(Invalid, match="TIDEFILL_LOAD_FILES_BYTES_MAX"):
-        async with bulk.received(spool, of_bytes(51), Form.PARQUET, caller="one"):
+        async with received(spool, of_bytes(51), Form.PARQUET, caller="one"):
             pass
     assert (spool.taken, spool.held) == (0, {})
-    async with bulk.received(spool, of_bytes(30), Form.ARROW, caller="one"):
+    async with received(spool, of_bytes(30), Form.ARROW, caller="one"):
         with pytest.raises(Unavailable, match="TIDEFILL_LOAD_FILES_BYTES_MAX"):
-            async with bulk.received(spool, of_bytes(21), Form.CSV, caller="one"):
+            async with received(spool, of_bytes(21), Form.CSV, caller="one"):
                 pass
         assert (spool.taken, spool.held) == (30, {"one": 30})
-    async with bulk.received(spool, of_bytes(50), Form.PARQUET, caller="one"):
+    async with received(spool, of_bytes(50), Form.PARQUET, caller="one"):
         assert spool.taken == 50
     assert (spool.taken, spool.held) == (0, {})
 
@@ -408,11 +415,11 @@ async def test_a10_bodies_of_one_caller_leave_space_for_those_of_others() -> Non
     spool = Spool(bytes_max=100)
     async with AsyncExitStack() as held:
         for _ in range(5):
-            await held.enter_async_context(bulk.received(spool, of_bytes(10), Form.CSV, caller="greedy"))
+            await held.enter_async_context(received(spool, of_bytes(10), Form.CSV, caller="greedy"))
         with pytest.raises(Unavailable, match="of this caller hold 50 bytes, and those of others 0"):
-            await held.enter_async_context(bulk.received(spool, of_bytes(1), Form.CSV, caller="greedy"))
+            await held.enter_async_context(received(spool, of_bytes(1), Form.CSV, caller="greedy"))
         for caller, size in (("second", 25), ("third", 12)):
-            await held.enter_async_context(bulk.received(spool, of_bytes(size), Form.CSV, caller=caller))
+            await held.enter_async_context(received(spool, of_bytes(size), Form.CSV, caller=caller))
         with pytest.raises(Unavailable, match="of this caller hold 25 bytes, and those of others 62"):
-            await held.enter_async_context(bulk.received(spool, of_bytes(1), Form.CSV, caller="second"))
+            await held.enter_async_context(received(spool, of_bytes(1), Form.CSV, caller="second"))
     assert (spool.taken, spool.held) == (0, {})

@@ -105,6 +105,36 @@ def test_i13_a_session_has_its_memory_and_no_more(postgres: EmbeddedPostgres, mo
         assert [one.execute("select 1").fetchone() for one in (hungry, other)] == [(1,), (1,)]
 
 
+def test_i13_the_processes_of_a_parallel_query_have_no_more(
+    postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash table that they share grew until the machine had no memory, since it is nobody's data."""
+    monkeypatch.setattr(cluster, "SESSION_BYTES", 64 << 20)
+    monkeypatch.setattr(cluster, "_MAPPED_BYTES", 700 << 20)
+    with psycopg.connect(postgres.start(), autocommit=True) as hungry:
+        hungry.execute("create table wide as select g as id, repeat('x', 1000) as x from generate_series(1, 4000) g")
+        hungry.execute("analyze wide")
+        for setting in _AS_PARALLEL_AS_CAN_BE:
+            hungry.execute(f"set {setting}".encode())
+        many = "(select id, n, x from wide, generate_series(1, 400) n)"
+        query = f"select max(a.x || b.x) from {many} a, {many} b where a.id + a.n = b.id * b.n"
+        plan = " ".join(str(line) for (line,) in hungry.execute(f"explain {query}".encode()))
+        assert "->  Parallel Hash " in plan, plan
+        with pytest.raises(psycopg.Error, match="memory"):
+            hungry.execute(query.encode())
+        assert hungry.execute("select 1").fetchone() == (1,)
+
+
+_AS_PARALLEL_AS_CAN_BE = (
+    "parallel_setup_cost = 0",
+    "parallel_tuple_cost = 0",
+    "min_parallel_table_scan_size = 0",
+    "max_parallel_workers_per_gather = 4",
+    "enable_mergejoin = off",
+    "work_mem = '8GB'",
+)
+
+
 def test_its_files_are_private(postgres: EmbeddedPostgres, data_dir: Path) -> None:
     postgres.start()
     home = data_dir / "postgres"
@@ -162,6 +192,30 @@ def test_a_killed_server_is_started_again_where_it_was(postgres: EmbeddedPostgre
     until(lambda: postgres.keep_running() or None, what="started again")
     with psycopg.connect(url) as connection:
         assert connection.execute("select n from kept").fetchone() == (1,)
+
+
+def test_i13_its_log_has_a_limit(postgres: EmbeddedPostgres, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Startup packets of nobody filled the disk, at 8 MB a second."""
+    monkeypatch.setattr(cluster, "_LOG_BYTES_MAX", 20_000)
+    url = postgres.start()
+    stranger = url.replace("tidefill:", "nobody:", 1)
+
+    def written() -> int:
+        return sum(file.stat().st_size for file in (data_dir / "postgres" / "log").glob("postgres-*.log"))
+
+    def refused() -> None:
+        with pytest.raises(psycopg.OperationalError, match="nobody"):
+            psycopg.connect(stranger)
+
+    for _ in range(100):
+        refused()
+    until(lambda: written() > 20_000 or None, what="a long log")
+    assert not postgres.keep_running()
+    assert written() == 0
+    refused()
+    # What is written later begins the file, and not where it would have gone on.
+    until(lambda: written() or None, what="another line")
+    assert written() < 20_000
 
 
 def test_a_pid_file_that_names_a_stranger_is_no_obstacle(postgres: EmbeddedPostgres, data_dir: Path) -> None:
