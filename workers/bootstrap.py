@@ -103,7 +103,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     apart = Apart(partial(_computing_queries, settings, max(session.parallelism // 2, 1)))
 
     def respond(request: Request) -> Response | None:
-        if isinstance(request, Select):
+        if isinstance(request, Select | Verify) and is_computed_apart(request, local=session.local):
             return apart.answer(request)
         if isinstance(request, DescribeTable | CheckPlace):
             apart.prepare()
@@ -131,11 +131,19 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     return agent
 
 
+def is_computed_apart(question: Select | Verify, *, local: bool) -> bool:
+    """Whether a process of its own computes this, because it could take all memory of the worker's JVM (I13).
+
+    A cluster's executors verify large views: their memory is not the worker's.
+    """
+    return isinstance(question, Select) or (local and question.gathers)
+
+
 def _reader(url: str, question: Verify | Select) -> PlacedStore:
     return PlacedStore(PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id))
 
 
-def _computing_queries(settings: Settings, slots: int) -> Callable[[Select], Response]:
+def _computing_queries(settings: Settings, slots: int) -> Callable[[Select | Verify], Response]:
     """Start Spark in a process that computes queries, on this machine: their memory is bounded, and theirs alone."""
     _configure_log(settings)
     url, memory = settings.state_store_url.get_secret_value(), {"spark.driver.memory": QUERY_MEMORY}
@@ -146,7 +154,7 @@ def _computing_queries(settings: Settings, slots: int) -> Callable[[Select], Res
     # A first query that takes its time to begin would look like one that nothing interrupts.
     warm(session.spark, slots)
 
-    def computed(question: Select) -> Response:
+    def computed(question: Select | Verify) -> Response:
         response = answer(session.spark, partial(_reader, url), client.secret, question, parallelism=slots)
         if isinstance(response, Rejected) and session.lost(_JVM_SECONDS):
             os._exit(1)
@@ -204,7 +212,7 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted:
         job=None if blamed is None else blamed.job,
         statement=None if broke is None else broke.statement,
         deterministic=deterministic and not exhausted,
-        exhausted=exhausted or (blamed is not None and blamed.exhausted),
+        exhausted=exhausted or (blamed is not None and blamed.suspect),
         too_slow=(blamed is not None and blamed.too_slow) or (broke is not None and broke.too_slow),
         others=() if blamed is None else tuple(map(_of_another, blamed.others)),
     )

@@ -68,8 +68,8 @@ class GraphExecutor:
     alone: int = EPOCHS_ALONE
     explained: bool = False
     """Whether the present generation ends by a job's own fault."""
-    stuck: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
-    """What is left to callers whose views could not be interrupted (`SharedCosts.stuck`)."""
+    slow: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
+    """What is left to callers whose views took too long (`SharedCosts.slow`)."""
     over: bool = False
     """Whether this executor was interrupted: the leader no longer waits for its epochs."""
 
@@ -125,7 +125,7 @@ class GraphExecutor:
             runner.end()
         self.runners, self.replays = {}, {}
         self.generation, self.stores = barrier.generation, self.connect(barrier)
-        self.stores.costs.stuck = self.stuck
+        self.stores.costs.slow = self.slow
         self.alone, self.explained = self.alone if self.explained else EPOCHS_ALONE, False
 
     def _mutate(self, barrier: Barrier) -> None:

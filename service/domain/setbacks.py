@@ -4,8 +4,8 @@ The next start of a graph prefers another worker. Otherwise a worker that fails 
 while other workers of the graph are idle. The only worker of a graph is tried again after the back-off.
 
 A worker that runs out of memory ends the epochs of all its graphs. The leader suspects the job that the worker computed
-at that moment. A job that is suspected `LOSSES_MAX` times within `WINDOW` is failed. A worker that was killed makes no
-job suspect (I3).
+at that moment. So it does after an error of Postgres that the job's values or the moment may have caused. A job that is
+suspected `LOSSES_MAX` times within `WINDOW` is failed. A worker that was killed makes no job suspect (I3).
 
 A worker computes at most one job of the database graph and one job of a partial graph at a time. If both are suspected,
 the job of the partial graph fails first, because it is still being created. Of several jobs of the database graph that
@@ -61,14 +61,24 @@ class Suspects:
         default_factory=dict[tuple[GraphId, JobId], list[datetime]]
     )
 
-    def suspect(self, graph: GraphId, job: JobId, *, now: datetime) -> bool:
-        """Record a loss, and return whether the job has to be failed."""
+    failed: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """When a job of a caller last had to be failed."""
+
+    def suspect(self, graph: GraphId, job: JobId, *, caller: str, now: datetime) -> bool:
+        """Record a loss, and return whether the job has to be failed.
+
+        For some time after one, the next job of the same caller fails at its first loss: views of one caller, each
+        exhausted by another row, would hold up everybody one after the other.
+        """
+        self.failed = {one: at for one, at in self.failed.items() if now - at < WINDOW}
         recent = {known: [at for at in seen if now - at < WINDOW] for known, seen in self.losses.items()}
         self.losses = {known: seen for known, seen in recent.items() if seen}
         mine = self.losses.setdefault((graph, job), [])
         mine.append(now)
         beside = any(other != DATABASE_GRAPH and len(seen) > 1 for (other, _), seen in self.losses.items())
-        if len(mine) < LOSSES_MAX or (graph == DATABASE_GRAPH and beside):
+        bearable = 1 if caller in self.failed else LOSSES_MAX
+        if len(mine) < bearable or (graph == DATABASE_GRAPH and beside):
             return False
         del self.losses[graph, job]
+        self.failed[caller] = now
         return True

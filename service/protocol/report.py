@@ -137,9 +137,9 @@ class Failed(_Answer):
     `job` is set if one job caused the failure. `statement` is set if the connection was lost while that statement ran.
     `deterministic` means that the same epoch would fail the same way again (for example a bad cast in a query). The
     leader fails such a job at once, so that it does not block the graph, and so it does with a `statement` that is
-    `too_slow`. `exhausted` means that the worker ran out of memory while it computed the job. The leader fails a job
-    that does so repeatedly. `too_slow` is as in `JobFailure`. `others` are further jobs that failed deterministically
-    in this epoch: all of them cost one recovery (I13).
+    `too_slow`. `exhausted` means that the worker ran out of memory while it computed the job, or that the error may be
+    due to the moment or to the job. The leader fails a job that does so repeatedly. `too_slow` is as in `JobFailure`.
+    `others` are further jobs that failed deterministically in this epoch: all of them cost one recovery (I13).
     """
 
     type: Literal["failed"] = "failed"

@@ -45,13 +45,20 @@ class _Computed(_Value):
 class Verify(_Computed):
     """Compare a view with its query over its upstreams at `epoch`. The worker answers with `Verified`.
 
-    It reads the view at `relation_epoch`. The two epochs differ only while a partial graph still builds the view.
+    It reads the view at `relation_epoch`. The two epochs differ only while a partial graph still builds the view. After
+    `timeout_ms` nobody waits for the answer.
     """
 
     type: Literal["verify"] = "verify"
     epoch: EpochField
     relation_epoch: EpochField
     differing_keys_max: int = 20
+    timeout_ms: int = 1_800_000
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rows of several keys come together, so that no row's size bounds the memory that this takes."""
+        return not all(one.stage.is_projection for one in self.stages)
 
     def at(self, _: RelationId) -> Epoch:
         """Return the epoch as of which a relation is read."""

@@ -53,8 +53,8 @@ class SharedCosts:
     """The dearest views from when the shared bucket is empty until it is half full: everybody waits for them most."""
     callers: dict[JobId, str] = field(default_factory=dict[JobId, str])
     """Who created each view."""
-    stuck: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
-    """What is left to the callers of views that could not be interrupted. It outlasts the generation."""
+    slow: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
+    """What is left to the callers of views that took too long. It outlasts the generation."""
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0
@@ -66,13 +66,13 @@ class SharedCosts:
 
     def budget(self, job: JobId) -> CostBudget:
         """Return the bucket with which a scan of a job begins."""
-        return self.stuck.get(self.callers.get(job, ""), CostBudget(self.together.limit))
+        return self.slow.get(self.callers.get(job, ""), CostBudget(self.together.limit))
 
-    def hung(self, job: JobId, now: float) -> None:
-        """Record that the changes of a job could not be interrupted. Its caller has spent all, for this generation and
-        the next ones: another view that cannot be either holds up everybody for less.
+    def exceeded(self, job: JobId, now: float) -> None:
+        """Record that the changes of a job took too long. Its caller has spent all, for this generation and the next
+        ones: views of one caller, each slow by another row, would hold up everybody one after the other.
         """
-        self.stuck[self.callers.get(job, "")] = CostBudget(self.together.limit, self.together.limit, now)
+        self.slow[self.callers.get(job, "")] = CostBudget(self.together.limit, self.together.limit, now)
 
     def settle(self, waited: float, now: float) -> None:
         """End an epoch, in which everybody waited for so many seconds for the scans."""

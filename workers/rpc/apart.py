@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import structlog
 
-from service.protocol.request import Rejected, Response, Select
+from service.protocol.request import Rejected, Response, Select, Verify
 
 log = structlog.get_logger("apart")
 
@@ -34,13 +34,14 @@ _REPLACED_SECONDS: Final = 10.0
 """The service waits for an answer somewhat longer than this."""
 _LATE_SECONDS: Final = 4.0
 """A process ends a query in time itself, unless it cannot."""
-_ENDED: Final = (
-    "the query took more memory than the process has that computes queries over a lake: select fewer or narrower rows"
-)
+_ENDED: Final = "the query took more memory than the process has that computes queries in Spark: "
+_SELECT_LESS: Final = "select fewer or narrower rows"
+_USE_STORE: Final = "verify with engine=store"
 _NO_START: Final = "the process that computes queries does not start: see the log"
 _READY: Final = "ready"
 
-Answer = Callable[[Select], Response]
+Question = Select | Verify
+Answer = Callable[[Question], Response]
 Begin = Callable[[], Answer]
 """Prepares a process, and returns what answers questions there. It can be pickled."""
 
@@ -55,7 +56,7 @@ class _Process:
         """Whether it waits for a question. The pipe of one that has ended is at its end."""
         return not self.connection.poll()
 
-    def ask(self, question: Select | None, seconds: float) -> Any:
+    def ask(self, question: Question | None, seconds: float) -> Any:
         """Return what it says. None: it has ended, or said nothing for so long, and is ended then."""
         with suppress(EOFError, OSError):
             if question is not None:
@@ -88,7 +89,7 @@ class Apart:
         """Start the first process in the background: who looks at a lake soon has questions."""
         self._assure_one(AT_ONCE)
 
-    def answer(self, question: Select) -> Response:
+    def answer(self, question: Question) -> Response:
         """Answer a question. Every error becomes a `Rejected` answer."""
         ends = _now() + question.timeout_ms / 1000
         running = self._take(ends)
@@ -99,7 +100,7 @@ class Apart:
             answer = running.ask(asked, asked.timeout_ms / 1000 + _LATE_SECONDS)
         if answer is None:
             log.warning("apart.ended", question=question.id)
-            error = late(question) if _now() >= ends else _ENDED
+            error = late(question) if _now() >= ends else _ended(question)
             # Its caller has the next turn when there is another process, and so leaves those of others alone.
             self._start().join(_REPLACED_SECONDS)
             return Rejected(id=question.id, error=error)
@@ -168,7 +169,11 @@ class Apart:
         return started if started.ask(None, _START_SECONDS) == _READY else None
 
 
-def late(question: Select) -> str:
+def _ended(question: Question) -> str:
+    return _ENDED + (_SELECT_LESS if isinstance(question, Select) else _USE_STORE)
+
+
+def late(question: Question) -> str:
     """Return the error of a query that took too long, in Postgres's words."""
     return f"canceling statement due to statement timeout after {question.timeout_ms} ms"
 

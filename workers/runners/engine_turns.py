@@ -65,7 +65,7 @@ class EngineTurns:
             limit = epoch.stores.stage_timeout_ms
             before = jobs_begun(self.spark) if name is Engine.SPARK else 0
             with (
-                epoch.stores.noting_stuck(scan.job, epoch.clock),
+                epoch.stores.noting_slow(scan.job, epoch.clock),
                 bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None),
             ):
                 outcomes = engine.run(task)

@@ -18,7 +18,7 @@ _ADVICE: Final = re.compile(r' (Use `try_[^.]*\.|If necessary set "[^"]*" to "[^
 """Spark's advice to change its settings, which users of tidefill cannot follow."""
 
 # SQLSTATE classes of wrong values or a wrong query: running it again would fail again.
-_OWN_FAULT: Final = ("21", "22", "23", "42", "P0001")
+_OWN_FAULT: Final = ("0A", "21", "22", "23", "42", "54", "P0001")
 # A value that Postgres refused, as reported by the executor's Python process that wrote it: as CSV, or in binary form.
 _REFUSED: Final = re.compile(r"psycopg\.errors\.(?P<name>\w+): (?P<said>[^\n]*)")
 _REFUSED_BINARY: Final = re.compile(
@@ -51,9 +51,13 @@ TOO_LONG: Final = (
 )
 _TOO_LARGE: Final = "invalid memory alloc request size"
 """Postgres says so of a value of more than 1 GB, as of an internal error."""
-_OF_VALUES: Final = ("22", "23502", "23514", "54")
-"""Data exceptions, NULL in a key, violated checks (finite dates, for example), and values that are too long for a key's
-index.
+_OF_SERVER: Final = ("08", "25", "26", "28", "34", "3D", "40", "53100", "53300", "55", "57", "58", "F0", "TF")
+"""The connection or the server ended, a disk is full, another transaction won, the generation is over: another run may
+succeed. An error without a state is one of these.
+"""
+_DOUBTFUL: Final = ("23505", "3F", "42501", "427", "42P0", "53000", "53200", "XX")
+"""An object that is not there, no memory, an internal error: the moment may be the cause, or a value (`x::regclass`). A
+job that fails so repeatedly is failed. All other states are about values, or about the query.
 """
 KEY_SECONDS: Final = 30.0
 """How long the keys of failing rows are searched for, for all jobs that failed in an epoch together. It takes a dozen
@@ -96,10 +100,12 @@ class JobFailedError(Exception):
         self.too_slow = isinstance(error, TooSlowError)
         self.beyond_spark = _BEYOND_SPARK.search(str(error)) is not None or _ARITHMETIC.search(str(error)) is not None
         # An error that names a value may contain any word, so a deterministic error is never taken for lack of memory.
-        self.exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
+        exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
+        self.suspect = exhausted or (computing and not self.deterministic and _is_doubtful(error))
+        """Whether the job fails if it does so again and again."""
         self.others: tuple[JobFailedError, ...] = ()
         self._find_key, self._row = find_key, ""
-        self._said = EXHAUSTED if self.exhausted else reason
+        self._said = EXHAUSTED if exhausted else reason
 
     def hand_over(self) -> None:
         """Have the graph recover, and the job go on: another engine computes the epoch again."""
@@ -146,11 +152,15 @@ def explain(error: BaseException) -> tuple[bool, str]:
     if (row := _REFUSED_ROW.search(text)) is not None:
         return True, row["said"][:500]
     for refused, state in _refusals(error, text):
-        if state.startswith(_OF_VALUES) or refused.startswith(_TOO_LARGE):
+        if (state and not state.startswith(_OF_SERVER + _DOUBTFUL)) or refused.startswith(_TOO_LARGE):
             said = TOO_LONG if refused.startswith("index row") else "the state store refused a value"
             return True, f"{said}: {refused}"[:500]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return False, f"{type(error).__name__}: {first}"[:500]
+
+
+def _is_doubtful(error: BaseException) -> bool:
+    return any(state.startswith(_DOUBTFUL) for _, state in _refusals(error, str(error)))
 
 
 def _exhausted(text: str, kills: MemoryKills) -> bool:

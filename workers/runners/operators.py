@@ -207,7 +207,7 @@ class Operator:
                 # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
-                with epoch.stores.noting_stuck(self.job, epoch.clock):
+                with epoch.stores.noting_slow(self.job, epoch.clock):
                     outcome = engine.run(task)
                 self._charge(epoch, epoch.clock() - began)
                 return outcome

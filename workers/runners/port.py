@@ -50,14 +50,13 @@ class Stores:
             self.costs.took(job, round(seconds * 1000))
 
     @contextmanager
-    def noting_stuck(self, job: JobId, clock: Callable[[], float]) -> Generator[None]:
-        """Record it if the changes of a job, which the block computes, cannot be interrupted."""
+    def noting_slow(self, job: JobId, clock: Callable[[], float]) -> Generator[None]:
+        """Record it if the changes of a job, which the block computes, take too long."""
         try:
             yield
-        except TooSlowError as error:
-            if error.stuck:
-                with self._lock:
-                    self.costs.hung(job, clock())
+        except TooSlowError:
+            with self._lock:
+                self.costs.exceeded(job, clock())
             raise
 
     def check_cost(self, job: JobId) -> None:

@@ -126,7 +126,7 @@ class _Running:
         """Return an error that ends the epoch at once, with the earlier failures of other jobs in `others`."""
         if not alone:
             # A concurrent scan may have caused the failure, for example by using up the memory.
-            error.computing = error.exhausted = False
+            error.computing = error.suspect = False
         if self.failures:
             first = self.together()
             error.others = tuple(one for one in (first, *first.others) if one.job != error.job)

@@ -93,6 +93,8 @@ class Session:
     folder: Path
     """The session's temporary files."""
     gateway: "subprocess.Popen[bytes]"
+    local: bool
+    """Whether its own JVM runs the tasks, and no executors of a cluster."""
     ended: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -154,7 +156,7 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    return Session(spark, folder, gateway)
+    return Session(spark, folder, gateway, local=_LOCAL.fullmatch(master) is not None)
 
 
 def _placed(master: str, root: str) -> tuple[str, Mapping[str, str]]:

@@ -114,11 +114,10 @@ class VersionedStore(Protocol):
 class TooSlowError(Exception):
     """The changes of a stage took longer than others may be made to wait for them.
 
-    With `history`, its pages did so too, because they belong to the same transactions. It is `stuck` if Postgres could
-    not be stopped either.
+    With `history`, its pages did so too, because they belong to the same transactions.
     """
 
-    def __init__(self, limit_ms: int, *, together: bool = False, history: bool = False, stuck: bool = False) -> None:
+    def __init__(self, limit_ms: int, *, together: bool = False, history: bool = False) -> None:
         whose = "its history and changes" if history else "its changes"
         others = " and those of other views together" if together else ""
         advice = "; with streaming_use_snapshot_backfill = true it is created in a graph of its own" if history else ""
@@ -126,11 +125,11 @@ class TooSlowError(Exception):
             f"{whose}{others} took longer than stage_timeout_ms ({limit_ms}) allows, and the statements of others"
             f" waited for them{advice}"
         )
-        self.limit_ms, self.together, self.stuck = limit_ms, together, stuck
+        self.limit_ms, self.together = limit_ms, together
 
     def with_history(self) -> "TooSlowError":
         """Return the error of a stage that was reading its history in the same epochs."""
-        return TooSlowError(self.limit_ms, together=self.together, history=True, stuck=self.stuck)
+        return TooSlowError(self.limit_ms, together=self.together, history=True)
 
 
 class StageSession(Protocol):

@@ -116,10 +116,8 @@ class StageWriter:
         self.connection.patience = self.timeout_ms / 1000 + GRACE_SECONDS
         try:
             yield
-        except NoAnswerError as error:
-            raise TooSlowError(self.limit_ms, stuck=True) from error
-        except psycopg.errors.QueryCanceled as error:
-            if "statement timeout" not in str(error):
+        except (NoAnswerError, psycopg.errors.QueryCanceled) as error:
+            if isinstance(error, psycopg.errors.QueryCanceled) and "statement timeout" not in str(error):
                 raise
             raise TooSlowError(self.limit_ms) from error
         self.connection.patience = math.inf

@@ -10,13 +10,13 @@ import hashlib
 import re
 import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Final
+from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
 from service.domain.uploading import PARTIAL, Patience, Spool
@@ -113,7 +113,7 @@ async def received(
                     spool.take(len(chunk), before=held, caller=caller)
                     held += len(chunk)
                     async with pieces.turn(caller):
-                        await asyncio.to_thread(_keep, chunk, file, digest)
+                        await asyncio.to_thread(_keep, chunk, file.write, digest.update)
                 await asyncio.to_thread(file.flush)
             except OSError as error:
                 raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
@@ -122,9 +122,9 @@ async def received(
         spool.give_back(held, caller=caller)
 
 
-def _keep(chunk: bytes, file: IO[bytes], digest: "hashlib._Hash") -> None:
-    digest.update(chunk)
-    file.write(chunk)
+def _keep(chunk: bytes, *each: Callable[[bytes], object]) -> None:
+    for take in each:
+        take(chunk)
 
 
 async def load(

@@ -122,6 +122,7 @@ def _request(job: Job, plan: JobPlan, epoch: Epoch, relation_epoch: Epoch) -> Ve
         graph=DATABASE_GRAPH,
         epoch=epoch,
         relation_epoch=relation_epoch,
+        timeout_ms=int(VERIFY_WAIT.total_seconds() * 1000),
         relation=plan.relation,
         stages=tuple(
             VerifyStage(

@@ -87,11 +87,11 @@ def test_i13_many_small_views_of_one_caller_are_over_by_half_and_those_of_many_a
     assert 1 not in over
 
 
-def test_i13_a_caller_whose_view_could_not_be_interrupted_begins_with_nothing_left() -> None:
+def test_i13_a_caller_whose_view_took_too_long_begins_with_nothing_left() -> None:
     costs = SharedCosts(CostBudget(30), callers={JobId(1): "a", JobId(2): "a", JobId(3): "b"})
-    costs.hung(JobId(1), 100.0)
+    costs.exceeded(JobId(1), 100.0)
     # The next generation has other costs, and the same callers.
-    following = SharedCosts(CostBudget(30), callers=costs.callers, stuck=costs.stuck)
+    following = SharedCosts(CostBudget(30), callers=costs.callers, slow=costs.slow)
     assert following.budget(JobId(2)).allowed(100.0) == FREE_SECONDS
     assert following.budget(JobId(2)).allowed(150.0) == FREE_SECONDS + 10
     assert following.budget(JobId(3)).allowed(100.0) == 30

@@ -8,9 +8,14 @@ from typing import Any, cast
 import pytest
 
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, JobId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, JobId, RelationId, RequestId, WorkerId
+from service.protocol.request import Verify, VerifyStage
+from service.protocol.stage import Stage
+from tests.support.meta_stages import joined, newest
+from tests.support.projections import projection
 from tests.support.state_store import relation
 from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
+from workers.bootstrap import is_computed_apart
 from workers.runners.failure import JobFailedError
 from workers.spark.session import Session
 
@@ -22,7 +27,7 @@ BARRIER = Barrier(
 @pytest.mark.parametrize(("code", "exhausted"), [(52, True), (-9, False), (143, False), (0, False)])
 def test_only_a_jvm_that_says_so_had_no_memory_left(code: int, *, exhausted: bool) -> None:
     gateway = SimpleNamespace(returncode=code, wait=lambda: code)
-    session = Session(cast("Any", None), Path(), cast("Any", gateway))
+    session = Session(cast("Any", None), Path(), cast("Any", gateway), local=True)
     assert session.ended.wait(10)
     assert session.out_of_memory is exhausted
 
@@ -32,12 +37,34 @@ def test_a_session_is_lost_when_the_cluster_has_ended_it_though_its_jvm_lives(*,
     alive = threading.Event()
     gateway = SimpleNamespace(returncode=None, wait=lambda: alive.wait(60))
     java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: stopped))
-    session = Session(
-        cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java))), Path(), cast("Any", gateway)
-    )
+    spark = cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java)))
+    session = Session(spark, Path(), cast("Any", gateway), local=False)
     assert session.lost(0) is stopped
     alive.set()
     assert session.lost(10)
+
+
+@pytest.mark.parametrize(
+    ("stage", "local", "apart"),
+    [
+        (joined(RelationId(1), RelationId(2)), True, True),
+        (newest(RelationId(1)), True, True),
+        (projection(relation(1, "orders"), relation(3, "m")), True, False),
+        (joined(RelationId(1), RelationId(2)), False, False),
+    ],
+)
+def test_i13_what_gathers_rows_is_verified_in_a_process_of_its_own(stage: Stage, *, local: bool, apart: bool) -> None:
+    """A large `string_agg` ended four workers, one after the other."""
+    target = relation(3, "m")
+    question = Verify(
+        id=RequestId(1),
+        graph=DATABASE_GRAPH,
+        epoch=Epoch(1),
+        relation_epoch=Epoch(1),
+        relation=target,
+        stages=(VerifyStage(stage=stage, target=target, relations=()),),
+    )
+    assert is_computed_apart(question, local=local) is apart
 
 
 @pytest.mark.parametrize("computing", [True, False])

@@ -84,6 +84,16 @@ def test_a_failure_names_the_relation_the_job_and_the_upstream(text: str, determ
         (errors.ProgramLimitExceeded("no such key\nHINT: a shorter one"), True),
         (errors.NumericValueOutOfRange("no such key"), True),
         (errors.NotNullViolation("no such key"), True),
+        # `date_part(u, t)`, `to_char(n, u)`: the unit and the format are values.
+        (errors.FeatureNotSupported("no such key"), True),
+        (errors.SyntaxError("no such key"), True),
+        (errors.UndefinedFunction("no such key"), True),
+        (errors.ConfigurationLimitExceeded("no such key"), True),
+        (errors.DiskFull("no such key"), False),
+        (errors.OutOfMemory("no such key"), False),
+        (errors.AdminShutdown("no such key"), False),
+        (errors.SerializationFailure("no such key"), False),
+        (errors.UndefinedTable("no such key"), False),
         (errors.InternalError_("no such key"), False),
         (errors.UniqueViolation("no such key"), False),
         (errors.QueryCanceled("no such key"), False),
@@ -96,6 +106,32 @@ def test_a_value_that_the_store_refuses_the_worker_itself_fails_its_job(
     failed = JobFailedError(JobId(7), error, target=relation(2, "m"), upstream=relation(2, "m"), computing=False)
     assert failed.deterministic is deterministic
     assert ("the state store refused a value: no such key" in failed.reason) is deterministic
+
+
+@pytest.mark.parametrize(
+    ("error", "suspect"),
+    [
+        (errors.OutOfMemory("no more"), True),
+        (errors.InternalError_("no more"), True),
+        (errors.UndefinedTable("no more"), True),
+        (ValueError("Traceback\npsycopg.errors.OutOfMemory: no more"), True),
+        (errors.DiskFull("no more"), False),
+        (errors.TooManyConnections("no more"), False),
+        (errors.AdminShutdown("no more"), False),
+        (errors.DeadlockDetected("no more"), False),
+        (errors.OperationalError("no more"), False),
+        (errors.FeatureNotSupported("no more"), False),
+    ],
+)
+def test_i13_a_job_is_suspected_of_what_the_moment_or_a_value_may_cause(error: Exception, suspect: bool) -> None:
+    """Its graph recovered every 6 s, and all INSERTs waited, until somebody dropped the view."""
+
+    def failed(*, computing: bool) -> JobFailedError:
+        of, by = relation(1, "orders"), relation(2, "m")
+        return JobFailedError(JobId(7), error, target=by, upstream=of, computing=computing)
+
+    assert failed(computing=True).suspect is suspect
+    assert not failed(computing=False).suspect
 
 
 def test_n7a_a_value_that_is_too_large_for_any_store_is_not_tried_again() -> None:
@@ -118,16 +154,16 @@ def test_a_task_without_memory_is_told_and_a_scan_that_only_waited_is_not_suspec
         of, by = relation(1, "orders"), relation(2, "m")
         return JobFailedError(JobId(7), ValueError(text), target=by, upstream=of, computing=computing)
 
-    assert failure(computing=True).exhausted
+    assert failure(computing=True).suspect
     assert "take more memory than a worker has" in failure(computing=True).reason
-    assert not failure(computing=False).exhausted
+    assert not failure(computing=False).suspect
 
 
 def test_a_value_that_is_called_like_an_error_of_memory_is_an_error_of_its_row() -> None:
     text = "[CAST_INVALID_INPUT] The value 'MemoryError' cannot be cast. SQLSTATE: 22018"
     error = JobFailedError(JobId(7), ValueError(text), target=relation(2, "m"), upstream=relation(1, "orders"))
     assert error.deterministic
-    assert not error.exhausted
+    assert not error.suspect
     assert error.reason.endswith(text)
 
 
@@ -176,7 +212,7 @@ def test_a_python_process_suspects_its_job_only_if_the_kernel_ended_one_for_want
     def exhausted() -> bool:
         of, by = relation(1, "orders"), relation(2, "m")
         error = ValueError("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
-        return JobFailedError(JobId(7), error, target=by, upstream=of, kills=kills).exhausted
+        return JobFailedError(JobId(7), error, target=by, upstream=of, kills=kills).suspect
 
     assert not exhausted()
     counters.write_text("nr_free_pages 3\noom_kill 5\n")

@@ -14,7 +14,7 @@ import pytest
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import GraphId, RelationId, RequestId
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.request import Rejected, Response, Select, Selected
+from service.protocol.request import Rejected, Response, Select, Selected, Verify
 from tests.support.waiting import PATIENCE, until
 from workers.rpc import apart as rpc_apart
 from workers.rpc.apart import Answer, Apart
@@ -23,7 +23,8 @@ from workers.rpc.apart import Answer, Apart
 def begin() -> Answer:
     """Answer with the id of the process, end it, or never answer, as `rows_max` says."""
 
-    def answer(question: Select) -> Response:
+    def answer(question: Select | Verify) -> Response:
+        assert isinstance(question, Select)
         match question.rows_max:
             case 1:
                 os._exit(1)

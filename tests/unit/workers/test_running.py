@@ -164,10 +164,10 @@ def test_scans_that_only_forward_a_few_changes_run_beside_each_other() -> None:
 def test_of_scans_that_ran_beside_each_other_none_is_suspected_to_take_all_memory() -> None:
     """I13: the memory that one misses may be another one's."""
     scans = [Scan(2, 1, OUT_OF_MEMORY), Scan(3, 1)]
-    assert failed(*scans).exhausted
+    assert failed(*scans).suspect
     with pytest.raises(JobFailedError) as caught, ThreadPoolExecutor(1) as threads:
         run_all(runners(*scans), an_epoch(*scans), threads.map)
-    assert (caught.value.exhausted, caught.value.computing) == (False, False)
+    assert (caught.value.suspect, caught.value.computing) == (False, False)
 
 
 class Told(Executor):
