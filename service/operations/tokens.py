@@ -26,7 +26,7 @@ USED_EVERY: Final = timedelta(minutes=1)
 """How often the use of a token is noted."""
 _SECRET_BYTES: Final = 32
 _ACTOR: Final = re.compile(r"token ([0-9]{1,18}) \(")
-_SPELLED: Final = re.compile(r"tdf_([0-9]{1,18})_([A-Za-z0-9_-]{43})")
+_SPELLED: Final = re.compile(r"tdf_([1-9][0-9]{0,17})_([A-Za-z0-9_-]{43})")
 
 
 @dataclass(frozen=True, slots=True)

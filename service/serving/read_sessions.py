@@ -18,7 +18,9 @@ from service.serving.connections import OWNER_SETTINGS, Connection, translated, 
 from service.serving.sessions import END_MS, until_ended
 
 _QUEUE_FULL: Final = 0.01
-"""The used share of the server's queue of notifications from which sessions are ended that hold it back."""
+"""The used share of the server's queue of notifications from which the oldest transaction is ended, one at each look.
+Nobody can see which session holds it back.
+"""
 _HOLD: Final = "select from pg_roles, pg_auth_members, pg_database, pg_locks limit 0"
 """Takes locks on all shared catalogs that `_END` needs. They are kept until the transaction ends."""
 _FRESH: Final = "select pg_stat_clear_snapshot()"
@@ -30,7 +32,7 @@ from (
         when state !~ '^idle' and query_start < clock_timestamp() - %(statement)s then 'statement'
         when state ~ '^idle' and state_change < clock_timestamp() - %(idle)s then 'idle'
         when xact_start < clock_timestamp() - %(transaction)s then 'transaction'
-        when pg_notification_queue_usage() > {_QUEUE_FULL} then 'queue'
+        when xact_start = min(xact_start) over () and pg_notification_queue_usage() > {_QUEUE_FULL} then 'queue'
         when locks > current_setting('max_locks_per_transaction')::int then 'locks'
     end as why
     from pg_stat_activity

@@ -64,9 +64,18 @@ class SharedCosts:
         """Record what the changes of a job took in this epoch."""
         self._epoch[job] += milliseconds
 
-    def budget(self, job: JobId) -> CostBudget:
-        """Return the bucket with which a scan of a job begins."""
-        return self.slow.get(self.callers.get(job, ""), CostBudget(self.together.limit))
+    def allowed(self, job: JobId, own: CostBudget, now: float) -> float | None:
+        """Return how many seconds the changes of a job may take in this epoch. None: any.
+
+        The views of a caller may take no more of an epoch together than one of them, except for a moment each: else
+        views over one table, each just within its budget, would hold up everybody for the sum.
+        """
+        if not self.together.limit:
+            return None
+        caller = self.callers.get(job, "")
+        taken = sum(ms for one, ms in self._epoch.items() if self.callers.get(one, "") == caller) / 1000
+        budgets = (own, self.slow.get(caller, own), CostBudget(self.together.limit, taken, now))
+        return max(SMALL_SECONDS, min(seconds for one in budgets if (seconds := one.allowed(now)) is not None))
 
     def exceeded(self, job: JobId, now: float) -> None:
         """Record that the changes of a job took too long. Its caller has spent all, for this generation and the next

@@ -94,6 +94,6 @@ class EngineTurns:
     def _allowed(self, epoch: RunningEpoch, engine: Engine, scan: HistoryScan) -> float | None:
         """Return how long the changes of this epoch may take. History is bound by its slice."""
         epoch.stores.check_cost(scan.job)
-        self.cost = self.cost or epoch.stores.costs.budget(scan.job)
-        allowed = self.cost.allowed(epoch.clock())
+        self.cost = self.cost or epoch.stores.budget()
+        allowed = epoch.stores.allowed(scan.job, self.cost, epoch.clock())
         return allowed if allowed is None or engine is Engine.STORE else max(allowed, SPARK_SECONDS_MIN)

@@ -157,7 +157,7 @@ class Operator:
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch: the history that may be read now, and the changes of what was read before."""
-        self.cost = self.cost or epoch.stores.costs.budget(self.job)
+        self.cost = self.cost or epoch.stores.budget()
         began, task = epoch.clock(), self._task(epoch)
         finished = {fragment: scan.state.finished for fragment, scan in self.scans.items()}
         reads = [actor.permits != 0 for scan in task.scans.values() for actor in scan.actors]
@@ -193,7 +193,7 @@ class Operator:
                 if not scan.state.finished
             },
             anew=self.anew and always,
-            allowed_seconds=None if self.cost is None else self.cost.allowed(epoch.clock()),
+            allowed_seconds=None if self.cost is None else epoch.stores.allowed(self.job, self.cost, epoch.clock()),
         )
 
     def _compute(self, epoch: RunningEpoch, task: OperatorTask) -> OperatorOutcome:

@@ -42,7 +42,16 @@ class Stores:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self.costs = SharedCosts(CostBudget(self.stage_timeout_ms / 1000))
+        self.costs = SharedCosts(self.budget())
+
+    def budget(self) -> CostBudget:
+        """Return the bucket with which a scan begins."""
+        return CostBudget(self.stage_timeout_ms / 1000)
+
+    def allowed(self, job: JobId, own: CostBudget, now: float) -> float | None:
+        """Return how many seconds the changes of a job may take in this epoch. See `SharedCosts.allowed`."""
+        with self._lock:
+            return self.costs.allowed(job, own, now)
 
     def took(self, job: JobId, seconds: float) -> None:
         """Record what the changes of a job took in this epoch. Scans that run beside each other call it."""

@@ -143,11 +143,13 @@ async def test_n3_a_session_that_holds_back_notifications_ends(store: Store) -> 
     listening = await psycopg.AsyncConnection.connect(url, autocommit=True)
     async with (
         await psycopg.AsyncConnection.connect(url, autocommit=True) as idle,
+        await psycopg.AsyncConnection.connect(url) as bystander,
         open_read_sessions(store.url, store.logins.read, SessionLimits()) as sessions,
     ):
         await listening.execute("listen foo")
         await listening.execute("begin")
         await listening.execute("select 1")
+        await bystander.execute("select 1")
         assert await sessions.end_overdue() == []
         await idle.execute("set default_transaction_read_only = off")
         notify = "execute format('notify foo, %L', i || repeat('x', 7000))"
@@ -158,4 +160,5 @@ async def test_n3_a_session_that_holds_back_notifications_ends(store: Store) -> 
         assert one.reason == "its transaction held back the notifications of all others"
         assert await store.rows("select pg_notification_queue_usage()") == [(0,)]
         await idle.execute("select 1")
+        await bystander.execute("select 1")
     await listening.close()

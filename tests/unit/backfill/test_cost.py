@@ -3,7 +3,7 @@
 import pytest
 
 from service.protocol.ids import JobId
-from workers.backfill.cost import FREE_SECONDS, CostBudget, SharedCosts
+from workers.backfill.cost import FREE_SECONDS, SMALL_SECONDS, CostBudget, SharedCosts
 
 
 def lived(limit: float, seconds: float, *, pause: float, epochs: int = 1000) -> int | None:
@@ -87,12 +87,28 @@ def test_i13_many_small_views_of_one_caller_are_over_by_half_and_those_of_many_a
     assert 1 not in over
 
 
+def test_i13_the_views_of_a_caller_take_no_more_of_an_epoch_together_than_one() -> None:
+    """Five joins that exploded by one INSERT held up everybody for four minutes."""
+    costs, whole = SharedCosts(CostBudget(30), callers={JobId(n): "ab"[n == 9] for n in range(10)}), CostBudget(30)
+    taken = 0.0
+    for n in range(9):
+        allowed = costs.allowed(JobId(n), whole, 100.0)
+        assert allowed is not None
+        costs.took(JobId(n), round(allowed * 1000))
+        taken += allowed
+    assert taken == 30 + FREE_SECONDS + 7 * SMALL_SECONDS
+    assert costs.allowed(JobId(9), whole, 100.0) == 30
+    costs.settle(taken, 150.0)
+    assert costs.allowed(JobId(1), whole, 150.0) == 30
+
+
 def test_i13_a_caller_whose_view_took_too_long_begins_with_nothing_left() -> None:
     costs = SharedCosts(CostBudget(30), callers={JobId(1): "a", JobId(2): "a", JobId(3): "b"})
     costs.exceeded(JobId(1), 100.0)
     # The next generation has other costs, and the same callers.
     following = SharedCosts(CostBudget(30), callers=costs.callers, slow=costs.slow)
-    assert following.budget(JobId(2)).allowed(100.0) == FREE_SECONDS
-    assert following.budget(JobId(2)).allowed(150.0) == FREE_SECONDS + 10
-    assert following.budget(JobId(3)).allowed(100.0) == 30
-    assert SharedCosts(CostBudget(0)).budget(JobId(1)).allowed(0.0) is None
+    whole = CostBudget(30)
+    assert following.allowed(JobId(2), whole, 100.0) == FREE_SECONDS
+    assert following.allowed(JobId(2), whole, 150.0) == FREE_SECONDS + 10
+    assert following.allowed(JobId(3), whole, 100.0) == 30
+    assert SharedCosts(CostBudget(0)).allowed(JobId(1), CostBudget(0), 0.0) is None
