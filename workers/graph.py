@@ -69,7 +69,7 @@ class GraphExecutor:
     explained: bool = False
     """Whether the present generation ends by a job's own fault."""
     slow: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
-    """What is left to callers whose views took too long (`SharedCosts.slow`)."""
+    """The budgets of callers whose views took too long (`SharedCosts.slow`)."""
     over: bool = False
     """Whether this executor was interrupted: the leader no longer waits for its epochs."""
 

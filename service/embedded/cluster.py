@@ -182,8 +182,8 @@ def _bounded() -> Sequence[str]:
     """Return the prefix of a command that bounds each of its processes to `SESSION_BYTES`.
 
     Postgres has no bound for the values of a query. If the kernel kills one process for want of memory, the server ends
-    all sessions, the meta store's too (I13). What the processes of a parallel query share is no data of any of them, so
-    the address space is bounded as well.
+    all sessions, the meta store's too (I13). The shared memory of a parallel query is in no data segment, so the
+    address space is bounded as well.
     """
     limits = f"ulimit -d {SESSION_BYTES >> 10}; ulimit -v {(SESSION_BYTES + _MAPPED_BYTES) >> 10}"
     return ("/bin/sh", "-c", f'{limits}; exec "$0" "$@"')

@@ -45,8 +45,8 @@ class _Computed(_Value):
 class Verify(_Computed):
     """Compare a view with its query over its upstreams at `epoch`. The worker answers with `Verified`.
 
-    It reads the view at `relation_epoch`. The two epochs differ only while a partial graph still builds the view. After
-    `timeout_ms` nobody waits for the answer.
+    It reads the view at `relation_epoch`. The two epochs differ only while a partial graph still builds the view. The
+    service waits for `timeout_ms`.
     """
 
     type: Literal["verify"] = "verify"

@@ -19,7 +19,7 @@ from service.serving.sessions import END_MS, until_ended
 
 _QUEUE_FULL: Final = 0.01
 """The used share of the server's queue of notifications from which the oldest transaction is ended, one at each look.
-Nobody can see which session holds it back.
+Postgres does not show which session holds the queue back.
 """
 _HOLD: Final = "select from pg_roles, pg_auth_members, pg_database, pg_locks limit 0"
 """Takes locks on all shared catalogs that `_END` needs. They are kept until the transaction ends."""

@@ -58,7 +58,7 @@ class UnheardSignals:
 class PatientSignals(UnheardSignals):
     """Every wait lasts its whole time, on the clock and not in the test.
 
-    After `PATIENT` waits without a signal it lasts ten times as long: nobody comes, and each look is a transaction.
+    After `PATIENT` waits without a signal it lasts ten times as long, because each look is a transaction.
     """
 
     clock: StillClock

@@ -54,7 +54,7 @@ class SharedCosts:
     callers: dict[JobId, str] = field(default_factory=dict[JobId, str])
     """Who created each view."""
     slow: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
-    """What is left to the callers of views that took too long. It outlasts the generation."""
+    """The budgets of callers whose views took too long. They outlast the generation."""
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0

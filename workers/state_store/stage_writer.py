@@ -117,7 +117,7 @@ class StageWriter:
         try:
             yield
         except (NoAnswerError, psycopg.errors.QueryCanceled) as error:
-            if isinstance(error, psycopg.errors.QueryCanceled) and "statement timeout" not in str(error):
+            if not isinstance(error, NoAnswerError) and "statement timeout" not in str(error):
                 raise
             raise TooSlowError(self.limit_ms) from error
         self.connection.patience = math.inf

@@ -81,9 +81,9 @@ async def _failing(
         failing = {one.job: one.error for one in failure.others if one.job in running}
     if failure is not None and failure.job is not None:
         changed.add(failure.job)
-        caller = running[failure.job].created_by if failure.job in running else None
+        caller = running[failure.job].created_by if failure.job in running else ""
         suspects = world.leading.suspects
-        again = failure.exhausted and suspects.suspect(view.graph, failure.job, caller=caller or "", now=now)
+        again = failure.exhausted and suspects.suspect(view.graph, failure.job, caller=caller, now=now)
         if failure.deterministic or again:
             failing[failure.job] = effect.reason
     await tx.jobs.hold_all(changed.union(failing, await moving_out.concerned(tx, failure)))

@@ -213,7 +213,7 @@ def test_i13_its_log_has_a_limit(postgres: EmbeddedPostgres, data_dir: Path, mon
     assert not postgres.keep_running()
     assert written() == 0
     refused()
-    # What is written later begins the file, and not where it would have gone on.
+    # The next line begins the file, because the logger appends.
     until(lambda: written() or None, what="another line")
     assert written() < 20_000
 
