@@ -140,16 +140,20 @@ async def test_a2_sessions_that_fill_the_lock_table_by_reading_end_at_the_next_l
 
 async def test_n3_a_session_that_holds_back_notifications_ends(store: Store) -> None:
     url = await store.read_url()
+    # One is looked at before the session that listens, and one after it.
+    early = await psycopg.AsyncConnection.connect(url)
     listening = await psycopg.AsyncConnection.connect(url, autocommit=True)
     async with (
+        early,
         await psycopg.AsyncConnection.connect(url, autocommit=True) as idle,
-        await psycopg.AsyncConnection.connect(url) as bystander,
+        await psycopg.AsyncConnection.connect(url) as late,
         open_read_sessions(store.url, store.logins.read, SessionLimits()) as sessions,
     ):
         await listening.execute("listen foo")
         await listening.execute("begin")
         await listening.execute("select 1")
-        await bystander.execute("select 1")
+        await early.execute("select 1")
+        await late.execute("select 1")
         assert await sessions.end_overdue() == []
         await idle.execute("set default_transaction_read_only = off")
         notify = "execute format('notify foo, %L', i || repeat('x', 7000))"
@@ -160,5 +164,6 @@ async def test_n3_a_session_that_holds_back_notifications_ends(store: Store) -> 
         assert one.reason == "its transaction held back the notifications of all others"
         assert await store.rows("select pg_notification_queue_usage()") == [(0,)]
         await idle.execute("select 1")
-        await bystander.execute("select 1")
+        await early.execute("select 1")
+        await late.execute("select 1")
     await listening.close()
