@@ -46,6 +46,7 @@ from service.meta_store.migrate import migrate
 from service.meta_store.notifications import PostgresNotifications
 from service.meta_store.parameters import remembered
 from service.meta_store.stores import PostgresStores
+from service.operations.rows.bulk import remove_abandoned
 from service.operations.status.readiness import Readiness
 from service.operations.upkeep.cluster import Supervision
 from service.operations.world import (
@@ -100,6 +101,7 @@ thousand jobs was interrupted fourteen times.
 def serve(settings: Settings) -> None:
     """Run a service until SIGTERM or SIGINT. Raises Invalid when the settings are refused."""
     configure(level=settings.log_level, form=settings.log_format)
+    remove_abandoned()
     asyncio.run(_serve(settings))
 
 

@@ -133,8 +133,9 @@ class Settings(BaseSettings):
     faster one restores it.
     """
     load_files_bytes_max: int = Field(default=16 << 30, gt=0)
-    """How many bytes the bodies of bulk loads may have together, in files in TMPDIR, and those of one caller half of
-    them. A larger body is refused with 422, one that does not fit in beside others with 503.
+    """How many bytes the bodies of bulk loads, in files in TMPDIR, and the rows of INSERT .. SELECT may have together
+    until they are in their tables, and those of one caller half of them. A larger load is refused with 422, one that
+    does not fit in beside others with 503.
     """
     load_memory_max: int = Field(default=512 << 20, ge=256 << 20)
     """The memory in bytes of each of the three processes that read bodies of Arrow, Parquet and NDJSON."""

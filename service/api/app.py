@@ -32,6 +32,7 @@ from service.api.routes import (
 from service.api.settings import ApiSettings
 from service.api.tracing import Traced
 from service.api.uploads import Uploads
+from service.domain.shares import Shares
 from service.operations.world import World
 from service.ports.tokens import Bearers
 from service.telemetry.traces import Traces
@@ -70,6 +71,7 @@ def create_app(
     app.state.reserved = reserved
     app.state.ready = ready
     app.state.looks = {}
+    app.state.calls = Shares(settings.calls_max)
     app.state.streams = Streams(settings.streams_max)
     app.state.credentials = Credentials(settings.worker_token, settings.api_token, bearers)
     for router in ROUTERS:
@@ -88,7 +90,7 @@ def _guard(
     """Add the middleware that every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
     app.add_middleware(Uploads, uploads_max=settings.arriving_max, monotonic=monotonic)
-    app.add_middleware(Crowd, calls_max=settings.calls_max)
+    app.add_middleware(Crowd, calls=app.state.calls)
     if traces is not None:
         app.add_middleware(Traced, traces=traces)
     app.add_middleware(Callers, credentials=app.state.credentials, open_paths=access.check(ROUTERS))

@@ -21,12 +21,12 @@ _PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 
 
 class Crowd:
-    """Refuses a call when its caller's share of the `calls_max` is taken, because each call keeps its body in memory
-    while it waits for its answer. Refuses it also when its caller has as many in progress as the quota of its role.
+    """Refuses a call when its caller's share of `calls` is taken, because each call keeps its body in memory while it
+    waits for its answer. Refuses it also when its caller has as many in progress as the quota of its role.
     """
 
-    def __init__(self, app: ASGIApp, *, calls_max: int) -> None:
-        self.app, self.calls_max, self.calls = app, calls_max, Shares(calls_max)
+    def __init__(self, app: ASGIApp, *, calls: Shares) -> None:
+        self.app, self.calls = app, calls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request, or refuse it."""
@@ -60,7 +60,7 @@ class Crowd:
             return None
         detail = (
             f"{self.calls.held[actor]} calls of this caller are in progress, of {self.calls.taken} in all"
-            f" ({self.calls_max} may be: TIDEFILL_CALLS_MAX): try again later"
+            f" ({self.calls.places} may be: TIDEFILL_CALLS_MAX): try again later"
         )
         return answer(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 

@@ -1,9 +1,9 @@
-"""Bound uploads: how slowly a body may arrive, which one gives way, and how much is kept in files (I13)."""
+"""Bound loads: how slowly a body may arrive, which one gives way, and how many bytes all of them keep (I13)."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 from service.domain.errors import Invalid, Unavailable
 
@@ -59,7 +59,8 @@ def slowest(arrivals: Iterable[Arrival], *, now: float) -> Arrival | None:
 
 @dataclass(slots=True)
 class Spool:
-    """The size of the files in which this process keeps bodies, of all together and of each caller.
+    """The bytes of the loads of this process: bodies in files, and results of queries whose rows are not in their table
+    yet. Of all together and of each caller.
 
     A caller may hold no more than what stays free. So one caller fills at most half of the space, a second one half of
     what is left, and so on, as of the places in `service.domain.shares`.
@@ -69,25 +70,41 @@ class Spool:
     taken: int = 0
     held: Counter[str] = field(default_factory=Counter[str])
 
-    def take(self, size: int, *, before: int, caller: str) -> None:
-        """Count the next bytes of a body that has `before` bytes already.
+    def check(self, size: int, *, before: int, caller: str) -> None:
+        """Check that a load that has `before` bytes may have so many more.
 
-        Raises Invalid if the body alone is too large, and Unavailable if it is too large together with other bodies.
+        Raises Invalid if the load alone is too large, and Unavailable if it is too large together with other loads.
         """
-        limit = f"the {self.bytes_max} bytes (TIDEFILL_LOAD_FILES_BYTES_MAX) that are kept in files"
+        limit = f"the {self.bytes_max} bytes (TIDEFILL_LOAD_FILES_BYTES_MAX) that loads may keep"
         if before + size > self.bytes_max // 2:
-            raise Invalid(f"the body has more than half of {limit}: load it in parts")
+            raise Invalid(f"the rows have more than half of {limit}: load them in parts")
         if self.taken + size > self.bytes_max - size - self.held[caller]:
             raise Unavailable(
                 f"loads of this caller hold {self.held[caller]} bytes, and those of others"
                 f" {self.taken - self.held[caller]}, of {limit}: try again later"
             )
-        self.taken += size
-        self.held[caller] += size
 
-    def give_back(self, size: int, *, caller: str) -> None:
-        """Subtract the bytes of a file that was deleted."""
-        self.taken -= size
-        self.held[caller] -= size
-        if not self.held[caller]:
-            del self.held[caller]
+
+@dataclass(slots=True)
+class Load:
+    """The bytes of one load of a caller in a spool, until its block ends."""
+
+    spool: Spool
+    caller: str
+    size: int = 0
+
+    def take(self, size: int) -> None:
+        """Count the next bytes. Raises what `Spool.check` raises."""
+        self.spool.check(size, before=self.size, caller=self.caller)
+        self.size += size
+        self.spool.taken += size
+        self.spool.held[self.caller] += size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.spool.taken -= self.size
+        self.spool.held[self.caller] -= self.size
+        if not self.spool.held[self.caller]:
+            del self.spool.held[self.caller]

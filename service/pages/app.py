@@ -63,7 +63,8 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
     credentials = cast("Credentials", app.state.credentials)
     # This one answers with a page, and the one outside with a document for programs.
     pages.add_middleware(Net, broken=_broken)
-    pages.add_middleware(Crowd, calls_max=settings.calls_max)
+    # A caller has one share of the calls, of the pages and the API together.
+    pages.add_middleware(Crowd, calls=app.state.calls)
     pages.add_middleware(
         Door,
         credentials=credentials,

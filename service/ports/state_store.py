@@ -9,7 +9,7 @@ Postgres refuses the table. `create` and `drop` raise Conflict if a user's objec
 name in schema public, or a view over one of tidefill's views.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -272,12 +272,19 @@ class Staging(Protocol):
     """
 
     def from_query(
-        self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int, key: Sequence[str] = ()
+        self,
+        statement: StatementId,
+        columns: Sequence[Column],
+        sql: str,
+        *,
+        timeout_ms: int,
+        take: Callable[[int], None],
+        key: Sequence[str] = (),
     ) -> AbstractAsyncContextManager[StagedRows]:
         """Stage the rows of a query, in its order, and yield them. The query runs under the reader's login.
 
         Values are assigned as in INSERT. They are checked like the target's values, including the size of its `key`.
-        Raises Invalid.
+        `take` is called with the bytes of each portion of rows. Raises Invalid, and what `take` raises.
         """
         ...
 

@@ -40,10 +40,11 @@ class PostgresLending:
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
                 await self._count(conn, loan.borrower)
-                for graph, epoch in sorted(epochs.items()):
-                    await take(conn, graph, epoch, str(loan), seconds=LOAN_SECONDS)
                 for relation in relations:
                     await self._open(conn, relation)
+                # Last, because the leader waits for the horizons that this locks.
+                for graph, epoch in sorted(epochs.items()):
+                    await take(conn, graph, epoch, str(loan), seconds=LOAN_SECONDS)
 
     async def _count(self, conn: Connection, borrower: str) -> None:
         """Raise Conflict if the borrower has too many loans. Until the transaction ends, it gets no other one."""

@@ -5,7 +5,7 @@ rolls it back. Rows are passed on as the bytes that Postgres sent, a bounded num
 """
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Final
 
@@ -64,7 +64,14 @@ class PostgresStaging:
 
     @asynccontextmanager
     async def from_query(
-        self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int, key: Sequence[str] = ()
+        self,
+        statement: StatementId,
+        columns: Sequence[Column],
+        sql: str,
+        *,
+        timeout_ms: int,
+        take: Callable[[int], None],
+        key: Sequence[str] = (),
     ) -> AsyncGenerator[StagedRows]:
         async with self._holding(statement) as conn:
             async with (
@@ -73,7 +80,7 @@ class PostgresStaging:
             ):
                 await _check_assignable(conn, statement, columns, sql)
                 async with aclosing(_copied_out(source, columns, sql, timeout_ms=timeout_ms)) as chunks:
-                    rows = await _copied_in(conn, statement, columns, chunks, form="binary")
+                    rows = await _copied_in(conn, statement, columns, _taken(chunks, take), form="binary")
                 await _check_keys(conn, statement, columns, key)
             yield StagedRows(rows, await _row_bytes(conn, statement, rows))
 
@@ -175,6 +182,12 @@ async def _copied_out(
     finally:
         if more:
             await source.close()
+
+
+async def _taken(chunks: AsyncIterator[bytes], take: Callable[[int], None]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        take(len(chunk))
+        yield chunk
 
 
 def _begin(pgconn: PGconn, statement: bytes) -> PQGen[None]:

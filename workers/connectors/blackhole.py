@@ -47,8 +47,10 @@ class Blackhole:
     def commit(self, upto: Epoch) -> None:
         """See `Sink`."""
 
-    def pending(self, version: int, upto: Epoch) -> None:
-        """See `Sink`."""
+    def pending(self, upto: Epoch) -> tuple[int, None]:
+        """See `Sink`. It has no rows, and one version."""
+        del upto
+        return 0, None
 
     def keep_up(self, kept: KeptVersions) -> None:
         """See `Sink`."""

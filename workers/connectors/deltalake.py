@@ -207,10 +207,10 @@ class DeltaSink:
             raise ValueError(f"{self.options.location} may have rows of other writers")
 
     @in_a_line()
-    def pending(self, version: int, upto: Epoch) -> pa.Table | None:
+    def pending(self, upto: Epoch) -> tuple[int, pa.Table | None]:
         """See `Sink`."""
-        staged = staged_in(self.options)
-        consumed = self.consumed_upto(delta_table(self.options, version))
+        staged, table = staged_in(self.options), delta_table(self.options)
+        consumed = self.consumed_upto(table)
         folder = f"{staged}/{max(_numbers(self.files, f'{staged}/{_BEGAN}'), default=0)}"
         epochs = [one for one in _numbers(self.files, folder) if consumed < one <= upto]
         notes = [note for epoch in epochs for note in notes_in(self.files, folder, epoch) if note.merged]
@@ -218,9 +218,9 @@ class DeltaSink:
             changes = _net(self.files, notes, self.options.key) if notes else None
         except FileNotFoundError:
             changes = None
-        if self.consumed_upto(delta_table(self.options)) != consumed:
+        if consumed > upto or self.consumed_upto(delta_table(self.options)) != consumed:
             raise MovedError("the Delta table has just got newer changes: try again")
-        return changes
+        return table.version(), changes
 
     def consumed_upto(self, table: DeltaTable) -> int:
         """Return the epoch up to which the table has everything, 0 at first."""

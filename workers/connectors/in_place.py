@@ -146,6 +146,24 @@ class PlacedStore:
         return self.inner.staging(bound, epoch, allowed_seconds=allowed_seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class TableAt:
+    """A table in a lake at a version, whatever epoch is asked for."""
+
+    version: int
+
+    def read_page(
+        self,
+        relation: Relation,
+        block: Block,
+        *,
+        at: Epoch,  # noqa: ARG002 - see above
+        size: PageSize,
+    ) -> ArrowPage:
+        """See `Pages`."""
+        return page_of(place_of(relation), relation, self.version, block, size=size)
+
+
 def kept_versions(store: SqlStore, relation: Relation) -> Sequence[int]:
     """Return the versions of a relation of a lake that epochs may still read: those that vacuum has left."""
     stored = versions(relation.id, relation.name)

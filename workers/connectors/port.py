@@ -87,11 +87,12 @@ class Sink(Protocol):
         """
         ...
 
-    def pending(self, version: int, upto: Epoch) -> pa.Table | None:
-        """Return the last change of each key that is prepared in epochs up to `upto`, and that a version of the target
-        does not have.
+    def pending(self, upto: Epoch) -> tuple[int, pa.Table | None]:
+        """Return a version of the target, and the last change of each key that is prepared in epochs up to `upto`, and
+        that this version does not have.
 
-        With `GONE`, and None if there is none. Raises MovedError if a newer version has some of them.
+        With `GONE`, and None if there is none. Raises MovedError if the target has changes of later epochs, or gets
+        some meanwhile.
         """
         ...
 

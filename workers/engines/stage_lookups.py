@@ -25,7 +25,7 @@ from workers.engines.rows import actor_indexes
 from workers.engines.whole import whole_rows
 from workers.queries.stage_spark import loaded_columns, named_columns, used_columns
 from workers.spark.frames import bytes_of, spark_schema
-from workers.state_store.port import VersionedStore
+from workers.state_store.port import Pages, VersionedStore
 from workers.state_store.wire import read_schema
 
 FIRST_VNODES = 8
@@ -42,7 +42,7 @@ BROADCAST_BYTES = 64 << 20
 class Whole:
     """A relation to be read whole at an epoch, by tasks over some vnodes each."""
 
-    store: VersionedStore
+    store: Pages
     relation: Relation
     at: Epoch
     blocks: tuple[Runs, ...]

@@ -9,7 +9,7 @@ from service.protocol.ids import Epoch
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 from workers.backfill.positions import Positions, pages
-from workers.state_store.port import VersionedStore
+from workers.state_store.port import Pages
 
 PAGE_ROWS: Final = 20_000
 
@@ -20,7 +20,7 @@ def blocks_of(vnode_count: int, tasks: int) -> tuple[Runs, ...]:
     return tuple(((vnode_count * i // parts, vnode_count * (i + 1) // parts - 1),) for i in range(parts))
 
 
-def whole_rows(store: VersionedStore, relation: Relation, runs: Runs, *, at: Epoch) -> Iterator[pa.RecordBatch]:
+def whole_rows(store: Pages, relation: Relation, runs: Runs, *, at: Epoch) -> Iterator[pa.RecordBatch]:
     """Yield all rows of some vnodes as of an epoch, in their wire types."""
     read = pages(
         Positions(runs),

@@ -16,7 +16,7 @@ from service.protocol.ids import Generation, Vnode
 from service.protocol.relation import Relation
 from service.protocol.request import Verified, Verify, VnodeDifference
 from service.protocol.vnodes import Runs, runs_of
-from workers.connectors.in_place import version_at
+from workers.connectors.in_place import TableAt
 from workers.connectors.kinds import SINKS
 from workers.connectors.port import GONE
 from workers.engines.stage_lookups import Whole
@@ -63,25 +63,26 @@ def _both(
     session: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]
 ) -> tuple[DataFrame, DataFrame]:
     """Return the rows that the view should hold, and the rows that it holds."""
-    held = Whole(store, request.relation, request.relation_epoch, blocks).frame(session)
     wanted = staged(session, store, request, blocks=blocks, tasks=session.sparkContext.defaultParallelism)
     if request.relation.lake is None:
-        return wanted, held
+        return wanted, Whole(store, request.relation, request.relation_epoch, blocks).frame(session)
     # Rows of a lake have no vnode that stays.
-    return wanted.withColumn(VNODE, F.lit(0)), _with_pending(held, store, request).withColumn(VNODE, F.lit(0))
+    return wanted.withColumn(VNODE, F.lit(0)), _with_pending(session, request, blocks).withColumn(VNODE, F.lit(0))
 
 
-def _with_pending(held: DataFrame, store: VersionedStore, request: Verify) -> DataFrame:
-    """Return the rows that a view in a lake will have when what is prepared is delivered. Raises MovedError."""
-    relation, version = request.relation, version_at(store, request.relation, request.relation_epoch)
+def _with_pending(session: SparkSession, request: Verify, blocks: tuple[Runs, ...]) -> DataFrame:
+    """Return the rows that a view in a lake will have when what is prepared is delivered. Raises MovedError.
+
+    The state store learns of a version when the epoch that delivered it is committed, so the target is asked for it.
+    """
+    relation = request.relation
     assert relation.lake is not None
-    if version is None:
-        return held
     sink = SINKS[relation.lake.name](relation.lake.options, relation, Generation(0))
-    changes = sink.pending(version, request.relation_epoch)
+    version, changes = sink.pending(request.relation_epoch)
+    held = Whole(TableAt(version), relation, request.relation_epoch, blocks).frame(session)
     if changes is None:
         return held
-    frame = held.sparkSession.createDataFrame(changes, schema=spark_schema(changes.schema))
+    frame = session.createDataFrame(changes, schema=spark_schema(changes.schema))
     same = " and ".join(f"h.{ticked(part.name)} <=> c.{ticked(part.name)}" for part in relation.key)
     kept = held.alias("h").join(F.broadcast(frame).alias("c"), F.expr(same), "leftanti")
     lives = frame.where(~F.col(GONE)).withColumn(VNODE, F.lit(0).cast("smallint"))

@@ -78,17 +78,21 @@ NOTHING: Final = Replayed(0, Written(0, 0))
 """Nothing has changed, and nothing was written."""
 
 
-class VersionedStore(Protocol):
+class Pages(Protocol):
+    """What pages of a relation are read from. Implementations are small values that travel to tasks."""
+
+    def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
+        """Read a page of a block as of epoch `at`, in the wire types of `workers.state_store.wire.read_schema`."""
+        ...
+
+
+class VersionedStore(Pages, Protocol):
     """A task's access to one format, for one generation. Implementations are small values that travel to the task.
 
     Rows are read in the wire types of `workers.state_store.wire.read_schema`, and written in those of `to_wire`.
     """
 
     capabilities: ClassVar[Capabilities]
-
-    def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
-        """Read a page of a block as of epoch `at`."""
-        ...
 
     def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
         """Whether a relation has so many rows as of epoch `at`. It looks at no more of them."""

@@ -6,12 +6,13 @@ of the body (I8).
 """
 
 import asyncio
+import fcntl
 import hashlib
 import re
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
-from service.domain.uploading import PARTIAL, Patience, Spool
+from service.domain.uploading import PARTIAL, Load, Patience, Spool
 from service.operations.rows import csv_text, dml, unpacking
 from service.operations.world import World
 from service.ports.audit import Asker
@@ -30,6 +31,8 @@ from service.protocol.relation import COLUMNS_MAX, Relation, RelationKind
 from service.turns import Turns
 
 _READ_BYTES: Final = 1 << 18
+_BODY: Final = "tidefill-load-"
+"""How the name of a body's file begins."""
 _ROW: Final = re.compile(r"row ([1-9][0-9]*)")
 _NAMED_MAX: Final = 20
 """The maximum number of columns that an error names."""
@@ -102,24 +105,32 @@ async def received(
 ) -> AsyncGenerator[Body]:
     """Yield the whole body in a file, which is deleted after the block. Each chunk takes one of the turns `pieces`.
 
-    Raises what `Spool.take` raises, and Unavailable.
+    Raises what `Spool.check` raises, and Unavailable.
     """
-    held = 0
-    try:
-        with tempfile.NamedTemporaryFile(prefix="tidefill-load-") as file:
-            digest = hashlib.sha256()
-            try:
-                async for chunk in stream:
-                    spool.take(len(chunk), before=held, caller=caller)
-                    held += len(chunk)
-                    async with pieces.turn(caller):
-                        await asyncio.to_thread(_keep, chunk, file.write, digest.update)
-                await asyncio.to_thread(file.flush)
-            except OSError as error:
-                raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
-            yield Body(form, Path(file.name), digest.digest())
-    finally:
-        spool.give_back(held, caller=caller)
+    with Load(spool, caller) as held, tempfile.NamedTemporaryFile(prefix=_BODY) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        digest = hashlib.sha256()
+        try:
+            async for chunk in stream:
+                held.take(len(chunk))
+                async with pieces.turn(caller):
+                    await asyncio.to_thread(_keep, chunk, file.write, digest.update)
+            await asyncio.to_thread(file.flush)
+        except OSError as error:
+            raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
+        yield Body(form, Path(file.name), digest.digest())
+
+
+def remove_abandoned() -> None:
+    """Remove the files of bodies whose services were killed. The kernel has released their locks.
+
+    A service locks its file before the first byte, so an empty one may be new.
+    """
+    for path in Path(tempfile.gettempdir()).glob(f"{_BODY}*"):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.stat().st_size:
+                path.unlink()
 
 
 def _keep(chunk: bytes, *each: Callable[[bytes], object]) -> None:

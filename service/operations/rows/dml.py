@@ -9,6 +9,8 @@ from typing import Final
 from service.domain.errors import Invalid, Unavailable
 from service.domain.roles import Role
 from service.domain.unstoppable import LONGEST
+from service.domain.uploading import Load
+from service.operations.leaving import Gone, unless
 from service.operations.polling import until
 from service.operations.retrying import retried
 from service.operations.world import Context, World
@@ -120,15 +122,22 @@ async def insert_query(
     *,
     asked_by: Asker,
     claim: Claim | None = None,
+    gone: Gone | None = None,
 ) -> int:
-    """Run INSERT .. SELECT: stage the query's result at the published epoch, then apply it in slices."""
+    """Run INSERT .. SELECT: stage the query's result at the published epoch, then apply it in slices.
+
+    If the caller is `gone` before the result is staged, nothing is inserted. Raises what `Spool.check` raises.
+    """
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
-    staging = world.state_store.staging.from_query(
-        statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, key=_key(relation)
-    )
-    return await _insert_staged(world, statement, relation, columns, staging, asked_by=asked_by, claim=claim)
+    with Load(world.loading.spool, asked_by.actor) as load:
+        staging = world.state_store.staging.from_query(
+            statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, take=load.take, key=_key(relation)
+        )
+        return await _insert_staged(
+            world, statement, relation, columns, staging, asked_by=asked_by, claim=claim, gone=gone
+        )
 
 
 async def bulk_load(
@@ -161,20 +170,24 @@ async def _insert_staged(
     *,
     asked_by: Asker,
     claim: Claim | None,
+    gone: Gone | None = None,
 ) -> int:
-    names = tuple(column.name for column in columns)
-    async with world.loading.turns.turn(asked_by.actor), staging as staged:
-        if staged.rows > 0:
-            insert = InsertStaged(
-                id=statement,
-                relation=relation,
-                columns=names,
-                first=0,
-                last=staged.rows,
-                row_bytes=staged.row_bytes,
-            )
-            await _accept(world, insert, asked_by=asked_by, claim=claim, staged_rows=staged.rows)
-    if staged.rows == 0:
+    async def stage() -> int:
+        async with world.loading.turns.turn(asked_by.actor), staging as staged:
+            if staged.rows > 0:
+                names = tuple(column.name for column in columns)
+                insert = InsertStaged(
+                    id=statement,
+                    relation=relation,
+                    columns=names,
+                    first=0,
+                    last=staged.rows,
+                    row_bytes=staged.row_bytes,
+                )
+                await _accept(world, insert, asked_by=asked_by, claim=claim, staged_rows=staged.rows)
+            return staged.rows
+
+    if await unless(gone, stage()) == 0:
         await world.state_store.staging.drop(statement)
         return 0
     return await _outcome(world, statement)

@@ -35,7 +35,7 @@ async def lend(
 ) -> tuple[str, list[LentRelation]]:
     """Return a loan and the relations. Relations of the database graph have one epoch: `epoch`, or the newest.
 
-    Raises NotFound, Invalid, and Conflict if something cannot be read, or the caller has too many loans.
+    Raises NotFound, Invalid, Conflict if something cannot be read or the caller has too many loans, and Unavailable.
     """
     lending, borrower = _lending(world), suffix_of(asked_by)
     async with world.stores.begin() as tx:
@@ -53,7 +53,9 @@ async def lend(
             raise Conflict(f"epoch {epoch} can no longer be read: it is older than {LOAN_LIFE}")
         epochs = dict.fromkeys(epochs, epoch)
     loan = Loan(borrower, world.clock.now(), secrets.token_hex(8))
-    await lending.lend([entry.relation for entry in entries], epochs, loan=loan)
+    # Loans of a caller wait for each other, and may not wait with the connections of others (I13).
+    async with world.logins.turns.turn(asked_by.actor):
+        await lending.lend([entry.relation for entry in entries], epochs, loan=loan)
     lent = [
         LentRelation(entry.relation, epochs[graph], entry.key_count)
         for entry, graph in zip(entries, graphs, strict=True)

@@ -38,8 +38,10 @@ async def _inserted(call: Call, bound: BoundInsert) -> int:
         return await dml.run(call.world, insert, asked_by=call.asked_by, claim=call.claim)
     assert bound.query is not None
     columns = [bound.relation.column(name) for name in bound.columns]
+    # A statement with a key goes on without its caller, who may ask for its answer later.
+    gone = call.gone if call.claim is None else None
     return await dml.insert_query(
-        call.world, bound.relation, columns, bound.query.sql, asked_by=call.asked_by, claim=call.claim
+        call.world, bound.relation, columns, bound.query.sql, asked_by=call.asked_by, claim=call.claim, gone=gone
     )
 
 

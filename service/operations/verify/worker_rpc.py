@@ -24,8 +24,8 @@ from service.protocol.stage import Engine
 from service.protocol.stage_spark import verify_reason
 
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
-MOVED_WAIT: timedelta = timedelta(minutes=1)
-"""How long a view is asked for again whose table in a lake is newer than its epoch, as it is once in an interval."""
+MOVED_WAIT: timedelta = timedelta(minutes=3)
+"""How long a view is asked for again whose table in a lake has got changes since its epoch was read."""
 _UNASSIGNED = RequestId(0)
 """A placeholder. The meta store assigns the id."""
 

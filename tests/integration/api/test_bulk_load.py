@@ -16,12 +16,14 @@ import pytest
 
 from service.columnar.process import ColumnarProcesses
 from service.domain.errors import Invalid, TimedOut, Unavailable
+from service.domain.roles import Role
 from service.domain.uploading import Spool
 from service.meta_store.stores import PostgresStores
-from service.operations.rows import bulk
+from service.operations.rows import bulk, dml
 from service.operations.rows.bulk import Form
 from service.operations.upkeep import maintenance
 from service.operations.world import pieces_turns
+from service.ports.audit import Asker
 from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
@@ -30,6 +32,7 @@ from service.serving.staging import PostgresStaging
 from tests.support.http import StillClock, changed, doors, refused, world_of
 from tests.support.meta_store import NOW, add_created, barrier, inject, new_table, new_view, relation
 from tests.support.state_store import Store, filled, prepared_store
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -169,6 +172,22 @@ async def test_what_was_staged_and_never_accepted_is_removed(
         assert await maintenance.unstage(world, term=term) == 1
         assert await staging.unheld() == [accepted.id]
     assert await maintenance.unstage(world, term=term) == 1
+
+
+async def test_s9_a_query_whose_caller_has_left_is_not_inserted(
+    stores: PostgresStores, staging: PostgresStaging
+) -> None:
+    """It went on for ten minutes, and held one of the few turns."""
+    world, query = world_of(stores, staging=staging), "select g from generate_series(1, 100000000000) g"
+    columns = relation("t").visible[:1]
+
+    async def gone() -> None:
+        await asyncio.to_thread(until, lambda: world.loading.spool.taken, what="rows are being staged")
+
+    with pytest.raises(Unavailable, match="the caller has left"):
+        await dml.insert_query(world, relation("t"), columns, query, asked_by=Asker("one", Role.OPERATOR), gone=gone)
+    assert (world.loading.spool.taken, await nothing_waits(stores)) == (0, True)
+    assert not await staging.unheld()
 
 
 VALUES = [

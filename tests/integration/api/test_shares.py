@@ -124,3 +124,30 @@ async def test_i13_an_epoch_is_lent_no_longer_by_one_loan_after_the_other(databa
         # The newest one may be as old as it is: nothing was written meanwhile.
         later = replace(world, clock=StillClock(wall=clock.wall + 3 * LOAN_LIFE))
         await lending.lend(later, ["t"], newest, asked_by=asker)
+
+
+@dataclass
+class Lends:
+    """Counts the calls that are in progress."""
+
+    now: int = 0
+    most: int = 0
+
+    async def lend(self, *_: object, **__: object) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)  # noqa: TID251 - the others run
+        self.now -= 1
+
+
+async def test_i13_loans_take_turns(database_url: str) -> None:
+    """Those of one caller wait for each other: 120 of them held all connections for the answers of others."""
+    async with stores_on(database_url) as (stores, engine):
+        await table_and_view(stores)
+        async with engine.begin() as connection:
+            await connection.execute(text("update tidefill.relation set shown = true"))
+        lends = Lends()
+        world = world_of(stores, logins=Logins(lending=cast("Any", lends)))
+        asker = Asker("token 7 (x)", Role.VIEWER)
+        await asyncio.gather(*(lending.lend(world, ["t"], None, asked_by=asker) for _ in range(20)))
+        assert lends.most <= 2

@@ -1,6 +1,7 @@
 """Who gets in: sessions, CSRF tokens, origins and roles, as browsers use them."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import timedelta
 
 import httpx
@@ -81,6 +82,32 @@ async def test_another_token_begins_none(closed: httpx.AsyncClient, token: str) 
     assert answer.status_code == 401
     assert "this token is not valid" in answer.text
     assert "set-cookie" not in answer.headers
+
+
+async def test_s4_calls_of_pages_and_of_the_api_count_together(
+    closed: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    """A caller with a session had each share of the calls, and each quota, twice."""
+    token = await token_of(stores, Role.VIEWER)
+    async with stores.begin() as tx:
+        await tx.parameters.set("viewer_calls_max", "1")
+    await log_in(closed, token)
+    arrived, rest = asyncio.Event(), asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        arrived.set()
+        yield b'{"sql": '
+        await rest.wait()
+        yield b'"SHOW JOBS"}'
+
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    held = asyncio.create_task(closed.post("/v1/sql", content=body(), headers=headers))
+    await arrived.wait()
+    refused = await closed.get("/jobs")
+    assert (refused.status_code, "viewer_calls_max" in refused.text) == (429, True)
+    rest.set()
+    assert (await held).status_code == 200
+    assert (await closed.get("/jobs")).status_code == 200
 
 
 async def test_who_needs_no_login_goes_on(http: httpx.AsyncClient) -> None:

@@ -6,6 +6,7 @@ import pytest
 from psycopg import AsyncCopy
 
 from service.domain.errors import Invalid
+from service.domain.uploading import Load, Spool
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
 from service.serving.staging import CHUNK_BYTES, PostgresStaging
@@ -16,6 +17,10 @@ pytestmark = pytest.mark.postgres
 TERM = Term(7)
 ID = StatementId(5)
 COLUMNS = relation(1, "x", {"a": "integer", 'b "q"': "text", "n": "numeric(5,2)", "d": "date", "l": "text[]"}).columns
+
+
+def anything(_: int) -> None:
+    """Take rows of any size."""
 
 
 async def _chunks(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -29,7 +34,7 @@ async def _nothing_left(store: Store) -> bool:
 
 async def test_a_query_is_staged_in_its_order(store: Store, staging: PostgresStaging) -> None:
     sql = "select g from generate_series(1, 20000) g order by g desc; "
-    assert await filled(staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=20_000)) == 20_000
+    assert await filled(staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=20_000, take=anything)) == 20_000
     rows = "select min(_row), max(_row), count(distinct _row), bool_and(a = 20000 - _row) from stage.s_5"
     assert await store.rows(rows) == [(0, 19_999, 20_000, True)]
 
@@ -39,13 +44,16 @@ async def test_a_query_reads_what_is_published(store: Store, staging: PostgresSt
     await store.tables.create(orders, term=TERM)
     await store.run("insert into state.t_1 values (0, 1, 'seen', 5), (0, 2, 'not yet', 6)")
     await store.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[orders])
-    assert await filled(staging.from_query(ID, orders.columns, "select * from orders", timeout_ms=20_000)) == 1
+    assert (
+        await filled(staging.from_query(ID, orders.columns, "select * from orders", timeout_ms=20_000, take=anything))
+        == 1
+    )
     assert await store.rows("select * from stage.s_5") == [(0, 1, "seen")]
 
 
 async def test_values_are_assigned_as_insert_assigns_them(store: Store, staging: PostgresStaging) -> None:
     sql = """select 2.5, 17, 1.005::float8, '2020-01-01', '{a,NULL,"b c"}' -- literals and casts"""
-    assert await filled(staging.from_query(ID, COLUMNS, sql, timeout_ms=20_000)) == 1
+    assert await filled(staging.from_query(ID, COLUMNS, sql, timeout_ms=20_000, take=anything)) == 1
     await store.run("create table public.t(a int, b text, n numeric(5,2), d date, l text[])")
     await store.run(f"insert into public.t {sql}")
     assert await store.rows('select a, "b ""q""", n, d, l from stage.s_5') == await store.rows("select * from public.t")
@@ -63,7 +71,7 @@ async def test_what_insert_would_not_take(store: Store, staging: PostgresStaging
     )
     for columns, sql, words, position in bad:
         with pytest.raises(Invalid) as refused:
-            await filled(staging.from_query(ID, columns, sql, timeout_ms=20_000))
+            await filled(staging.from_query(ID, columns, sql, timeout_ms=20_000, take=anything))
         assert (refused.value.message, refused.value.position) == (words, position)
         assert await _nothing_left(store)
 
@@ -78,17 +86,26 @@ async def test_a_bad_row_of_a_query_leaves_nothing(store: Store, staging: Postgr
     }  # fmt: skip
     for sql, words in errors.items():
         with pytest.raises(Invalid) as refused:
-            await filled(staging.from_query(ID, COLUMNS, sql, timeout_ms=20_000))
+            await filled(staging.from_query(ID, COLUMNS, sql, timeout_ms=20_000, take=anything))
         assert refused.value.message == words
         assert await _nothing_left(store)
-    assert await filled(staging.from_query(ID, COLUMNS[:1], "select 1", timeout_ms=20_000)) == 1
+    assert await filled(staging.from_query(ID, COLUMNS[:1], "select 1", timeout_ms=20_000, take=anything)) == 1
 
 
 async def test_a_query_has_its_time(store: Store, staging: PostgresStaging) -> None:
     sql = "select count(*) from generate_series(1, 100000000000)"
     with pytest.raises(Invalid, match="canceling statement due to statement timeout after 200 ms"):
-        await filled(staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=200))
+        await filled(staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=200, take=anything))
     assert await _nothing_left(store)
+
+
+async def test_s9_a_query_is_given_up_when_its_rows_are_too_many(store: Store, staging: PostgresStaging) -> None:
+    """It would write to the disk for ten minutes."""
+    sql = "select repeat('x', 1000) from generate_series(1, 100000000)"
+    with Load(Spool(10 * CHUNK_BYTES), "one") as load, pytest.raises(Invalid, match="load them in parts"):
+        await filled(staging.from_query(ID, COLUMNS[1:2], sql, timeout_ms=600_000, take=load.take))
+    assert await _nothing_left(store)
+    assert await filled(staging.from_query(ID, COLUMNS[:1], "select 1", timeout_ms=20_000, take=anything)) == 1
 
 
 async def test_csv(store: Store, staging: PostgresStaging) -> None:
@@ -202,6 +219,6 @@ async def test_memory_is_that_of_a_portion(staging: PostgresStaging, monkeypatch
 
     monkeypatch.setattr(AsyncCopy, "write", watched)
     sql = "select g, repeat('x', 1000) from generate_series(1, 20000) g"
-    assert await filled(staging.from_query(ID, COLUMNS[:2], sql, timeout_ms=20_000)) == 20_000
+    assert await filled(staging.from_query(ID, COLUMNS[:2], sql, timeout_ms=20_000, take=anything)) == 20_000
     assert sum(portions) > 20_000_000
     assert max(portions) < CHUNK_BYTES + 2000

@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from service.api.crowd import CountedStream, Crowd, Streams
 from service.domain.errors import Unavailable
 from service.domain.roles import Role
+from service.domain.shares import Shares
 from service.ports.audit import Asker
 from tests.support.fake_meta_store import FakeStores
 from tests.support.http import OPEN, BrokenStores, Checks, doors, refused
@@ -29,7 +30,7 @@ async def test_c12_calls_beyond_the_bound_are_refused_but_not_those_of_workers_a
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    transport = httpx.ASGITransport(Crowd(app, calls_max=4))
+    transport = httpx.ASGITransport(Crowd(app, calls=Shares(4)))
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         held = [asyncio.create_task(client.get("/v1/jobs")) for _ in range(2)]
         for _ in held:
@@ -54,7 +55,7 @@ async def test_s4_one_caller_leaves_places_for_others() -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    crowd = Crowd(app, calls_max=8)
+    crowd = Crowd(app, calls=Shares(8))
 
     async def call(actor: str) -> int:
         sent: list[Message] = []

@@ -2,7 +2,9 @@
 
 import asyncio
 import gzip
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +74,17 @@ async def test_i13_each_piece_of_a_body_takes_a_turn() -> None:
             await asyncio.wait_for(asyncio.shield(receiving_it), 0.05)
     assert (await receiving_it).path.read_bytes() == b"a,b\n"
     await receiving.__aexit__(None, None, None)
+
+
+async def test_s9_files_of_a_killed_service_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They outlived it in a pod, whose files stay when its container starts again."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, new = tmp_path / "tidefill-load-killed", tmp_path / "tidefill-load-new"
+    killed.write_bytes(b"rows")
+    new.touch()
+    stream = cut(b"a,b\n", 7)
+    async with bulk.received(Spool(), stream, bulk.Form.CSV, pieces=pieces_turns(1), caller="one") as body:
+        bulk.remove_abandoned()
+        assert body.path.read_bytes() == b"a,b\n"
+        assert not killed.exists()
+        assert new.exists()

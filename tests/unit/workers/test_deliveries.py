@@ -54,16 +54,25 @@ def test_i12_what_a_version_does_not_have_yet_is_pending(tmp_path: Path) -> None
     prepare(sink, 1, (PAGE, 1, "a"), (PAGE, 2, "b"))
     version = sink.commit(Epoch(1))
     assert version is not None
-    assert sink.pending(version, Epoch(9)) is None
+    assert sink.pending(Epoch(9)) == (version, None)
     prepare(sink, 3, (CLOSE, 1, "a"), (LIVE, 1, "A"))
     prepare(sink, 4, (CLOSE, 2, "b"), (CLOSE, 1, "A"), (LIVE, 1, "B"))
     prepare(sink, 6, (LIVE, 7, "not yet committed"))
-    found = sink.pending(version, Epoch(5))
-    assert found is not None
-    assert sorted((one["Id"], one["v"], one[GONE]) for one in found.to_pylist()) == [(1, "B", False), (2, "b", True)]
-    sink.commit(Epoch(3))
+    assert changes_of(sink, version) == [(1, "B", False), (2, "b", True)]
+    # The state store does not know the new version yet: its epoch is not committed.
+    newer = sink.commit(Epoch(3))
+    assert newer == version + 1
+    assert changes_of(sink, version + 1) == [(1, "B", False), (2, "b", True)]
+    sink.commit(Epoch(6))
     with pytest.raises(MovedError):
-        sink.pending(version, Epoch(5))
+        sink.pending(Epoch(5))
+
+
+def changes_of(sink: DeltaSink, version: int) -> list[tuple[int, str, bool]]:
+    at, found = sink.pending(Epoch(5))
+    assert at == version
+    assert found is not None
+    return sorted((one["Id"], one["v"], one[GONE]) for one in found.to_pylist())
 
 
 def test_a_view_in_a_lake_is_followed_by_its_change_feed(tmp_path: Path) -> None:
