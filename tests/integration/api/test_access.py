@@ -149,7 +149,10 @@ async def test_a_token_opens_what_its_role_permits(closed: Doors) -> None:
 async def test_a_token_that_was_changed_is_refused(closed: Doors) -> None:
     token = await closed.token("ci", "viewer")
     other = "A" if token[-2] != "A" else "B"
-    for changed in (token[:-1], f"{token}x", f"{token[:-1]}~", f"{token[:-2]}{other}{token[-1]}", f"tdf_9{token[5:]}"):
+    swapped, elsewhere = f"{token[:-2]}{other}{token[-1]}", f"tdf_9{token[5:]}"
+    # A token in two spellings would have the sessions of two.
+    zero = f"tdf_0{token[4:]}"
+    for changed in (token[:-1], f"{token}x", f"{token[:-1]}~", swapped, elsewhere, zero):
         answer = await closed.call(changed, "GET", "/v1/jobs")
         refused(answer, 401, "unauthorized")
         assert token[6:] not in answer.text
