@@ -103,6 +103,19 @@ async def serverless(stores: Stores) -> Snapshot:
         return await tx.partial_graphs.begin(view.id, indexed=True)
 
 
+async def test_i10_a_worker_of_its_own_takes_no_worker_from_other_graphs(stores: Stores) -> None:
+    """The graphs of other Snapshot jobs lost theirs while a serverless job ran, and the worker was evicted for it."""
+    own = await serverless(stores)
+    async with stores.begin() as tx:
+        (table,) = await tx.catalog.called(["t"])
+        snapshot = new_view("s", table.relation.id, scan_type=ScanType.SNAPSHOT_BACKFILL)
+        shared = await tx.partial_graphs.begin((await add_creating(tx, snapshot)).id, indexed=True)
+        graphs = [DATABASE_GRAPH, shared.graph, own.graph]
+        views = await tx.graphs.views(graphs, now=NOW, lease=LEASE)
+    alive = {graph: view.alive for graph, view in views.items()}
+    assert alive == {DATABASE_GRAPH: {WORKER}, shared.graph: {WORKER}, own.graph: set()}
+
+
 async def test_a_graph_with_a_worker_of_its_own_has_no_other(stores: Stores) -> None:
     own, other = await serverless(stores), WorkerId("own")
     async with stores.begin() as tx:

@@ -283,7 +283,9 @@ def _serves(graph: GraphId | ColumnElement[int]) -> ColumnElement[bool]:
     """
     snapshot, its_job = snapshot_backfill.alias(), job.alias()
     jobs = snapshot.join(its_job, its_job.c.id == snapshot.c.job)
-    own = exists(select(its_job.c.id).select_from(jobs).where(snapshot.c.graph == graph, its_job.c.serverless))
+    found = select(its_job.c.id).select_from(jobs).where(snapshot.c.graph == graph, its_job.c.serverless)
+    # Of this graph: else any serverless job would take their worker from all other graphs.
+    own = exists(found.correlate(graphs))
     return workers.c.graph == case((own, graph), else_=DATABASE_GRAPH)
 
 
