@@ -21,6 +21,12 @@ with the default number. A barrier carries all positions of a job that is being 
 """
 
 
+ACTORS_OF_SLOT: Final = 400
+"""Actors of a job for each slot of its worker. RisingWave refuses to go beyond as many, those of all jobs together."""
+ACTORS_OF_JOB: Final = 1 << 13
+"""Actors of a job on whatever worker. A barrier names all of them, and each is a task."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """A fixed number of actors."""
@@ -91,8 +97,12 @@ def parse_parallelism(text: str) -> Parallelism:
     )
 
 
-def resolved(parallelism: Parallelism, *, slots: int, vnode_count: int) -> int:
-    """Return how many actors a scan has on a worker with `slots` slots. Every actor has at least one vnode."""
+def resolved(parallelism: Parallelism, *, slots: int, vnode_count: int, scans: int) -> int:
+    """Return how many actors a scan has on a worker with `slots` slots. Every actor has at least one vnode.
+
+    A job of `scans` scans has no more actors than its worker can bear, whatever is requested, because others wait for
+    each of them (I13).
+    """
     match parallelism:
         case Fixed(actors):
             wanted = actors
@@ -102,7 +112,20 @@ def resolved(parallelism: Parallelism, *, slots: int, vnode_count: int) -> int:
             wanted = min(slots, most)
         case Ratio(share):
             wanted = int(slots * share)
-    return max(1, min(wanted, vnode_count))
+    return max(1, min(wanted, vnode_count, _bearable(slots) // scans))
+
+
+def check_actors(scans: Collection[int], *, slots: int) -> None:
+    """Raise Invalid if scans with so many actors have more than a worker can bear, although each could have one."""
+    if sum(scans) > max(_bearable(slots), len(scans)):
+        raise Invalid(
+            f"the view has {len(scans)} scans of {sum(scans)} actors together, and may have {_bearable(slots)} on a"
+            f" worker with {slots} slots: read fewer relations in one view, or create them with a smaller parallelism"
+        )
+
+
+def _bearable(slots: int) -> int:
+    return min(ACTORS_OF_SLOT * slots, ACTORS_OF_JOB)
 
 
 def check_vnodes(parallelism: Parallelism | None, vnode_count: int, *, backfill: bool = False) -> None:

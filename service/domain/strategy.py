@@ -93,7 +93,7 @@ def check_tied(asked: Parallelism | None, actors: int, *, slots: int, vnode_coun
     """
     if asked is None or isinstance(asked, Adaptive):
         return
-    wanted = resolved(asked, slots=slots, vnode_count=vnode_count)
+    wanted = resolved(asked, slots=slots, vnode_count=vnode_count, scans=1)
     if wanted != actors:
         raise Invalid(
             f"a NoShuffle backfill has the parallelism of its upstream: that of {upstream} is {actors}, not {wanted}"

@@ -197,7 +197,10 @@ def _resized(job: Job, layouts: Layouts, available: int | None) -> Layouts:
     if asked is None or (available is None and not isinstance(asked, Fixed)):
         return {}
     counts = {one: _vnodes(layout) for one, layout in layouts.items()}
-    actors = {one: resolved(asked, slots=available or 1, vnode_count=count) for one, count in counts.items()}
+    actors = {
+        one: resolved(asked, slots=available or 1, vnode_count=count, scans=len(counts))
+        for one, count in counts.items()
+    }
     return {one: blocks(counts[one], actors[one]) for one, layout in layouts.items() if len(layout) != actors[one]}
 
 

@@ -15,6 +15,7 @@ from service.domain.own_graph import check_own_graph
 from service.domain.parallelism import (
     Parallelism,
     blocks,
+    check_actors,
     check_positions,
     check_vnodes,
     for_backfill,
@@ -321,11 +322,14 @@ async def _scans(
         first = await first_limit(tx)
         beside = [await actors_beside(tx, upstream) if tied else None for upstream, _, _ in wanted]
     limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
+    counts = [
+        _actors(upstream, parallelism, backfill, slots=available, beside=tied_to, scans=len(wanted))
+        for (upstream, _, _), tied_to in zip(wanted, beside, strict=True)
+    ]
+    check_actors(counts, slots=available)
     return tuple(
         NewTableScan(
-            actors=blocks(
-                upstream.vnode_count, _actors(upstream, parallelism, backfill, slots=available, beside=tied_to)
-            ),
+            actors=blocks(upstream.vnode_count, count),
             upstream=upstream.id,
             query=query,
             scan_type=strategy.scan_type,
@@ -333,12 +337,18 @@ async def _scans(
             auto=limit == AUTO,
             output=output,
         )
-        for (upstream, query, output), tied_to in zip(wanted, beside, strict=True)
+        for (upstream, query, output), count in zip(wanted, counts, strict=True)
     )
 
 
 def _actors(
-    upstream: Relation, parallelism: Parallelism, backfill: Parallelism | None, *, slots: int, beside: int | None
+    upstream: Relation,
+    parallelism: Parallelism,
+    backfill: Parallelism | None,
+    *,
+    slots: int,
+    beside: int | None,
+    scans: int,
 ) -> int:
     """Return the initial number of actors of a scan. A NoShuffle scan has that of its upstream (`beside`).
 
@@ -348,7 +358,7 @@ def _actors(
     check_vnodes(parallelism, vnode_count)
     check_vnodes(backfill, vnode_count, backfill=True)
     if beside is None:
-        return resolved(backfill or parallelism, slots=slots, vnode_count=vnode_count)
+        return resolved(backfill or parallelism, slots=slots, vnode_count=vnode_count, scans=scans)
     for asked in (parallelism, backfill):
         check_tied(asked, beside, slots=slots, vnode_count=vnode_count, upstream=upstream.name)
     return beside

@@ -17,6 +17,7 @@ from service.domain.parallelism import (
     Fixed,
     Parallelism,
     Ratio,
+    check_actors,
     check_positions,
     check_vnodes,
     for_backfill,
@@ -98,7 +99,20 @@ def test_what_is_no_parallelism(text: str) -> None:
     ids=str,
 )
 def test_what_it_comes_to(parallelism: Parallelism, slots: int, actors: int) -> None:
-    assert resolved(parallelism, slots=slots, vnode_count=256) == actors
+    assert resolved(parallelism, slots=slots, vnode_count=256, scans=1) == actors
+
+
+def test_i13_a_job_has_no_more_actors_than_its_worker_bears() -> None:
+    """A view of 64 scans with 250 actors each kept the epoch of everybody for ever."""
+    most, vnodes = Fixed(1 << 15), 1 << 15
+    assert resolved(most, slots=2, vnode_count=vnodes, scans=1) == 800
+    assert resolved(Fixed(250), slots=2, vnode_count=256, scans=64) == 12
+    assert resolved(Fixed(250), slots=2, vnode_count=256, scans=1000) == 1
+    assert resolved(most, slots=1000, vnode_count=vnodes, scans=1) == 8192
+    check_actors([400, 400], slots=2)
+    check_actors([1] * 1000, slots=2)
+    with pytest.raises(Invalid, match=r"^the view has 2 scans of 801 actors together, and may have 800 on a worker"):
+        check_actors([400, 401], slots=2)
 
 
 def test_a_view_has_no_more_positions_than_a_barrier_can_carry() -> None:
