@@ -354,6 +354,7 @@ def _uvicorn(
         calls_max=settings.calls_max,
         uploads_max=settings.uploads_max,
         streams_max=settings.streams_max,
+        unsent_bytes_max=8 * settings.result_bytes_max,
     )
 
     app = create_app(

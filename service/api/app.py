@@ -33,6 +33,7 @@ from service.api.settings import ApiSettings
 from service.api.tracing import Traced
 from service.api.uploads import Uploads
 from service.domain.shares import Shares
+from service.domain.uploading import Spool
 from service.operations.world import World
 from service.ports.tokens import Bearers
 from service.telemetry.traces import Traces
@@ -72,6 +73,7 @@ def create_app(
     app.state.ready = ready
     app.state.looks = {}
     app.state.calls = Shares(settings.calls_max)
+    app.state.unsent = Spool(settings.unsent_bytes_max, "8 * TIDEFILL_RESULT_BYTES_MAX", "unsent answers")
     app.state.streams = Streams(settings.streams_max)
     app.state.credentials = Credentials(settings.worker_token, settings.api_token, bearers)
     for router in ROUTERS:

@@ -21,6 +21,8 @@ class ApiSettings:
     calls_max: int = 1_000
     uploads_max: int = 500
     streams_max: int = 100
+    unsent_bytes_max: int = 512 << 20
+    """Of large results that clients have not taken yet."""
 
     @property
     def arriving_max(self) -> int:

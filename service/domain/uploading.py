@@ -59,14 +59,17 @@ def slowest(arrivals: Iterable[Arrival], *, now: float) -> Arrival | None:
 
 @dataclass(slots=True)
 class Spool:
-    """The bytes of the loads of this process: bodies in files, and results of queries whose rows are not in their table
-    yet. Of all together and of each caller.
+    """Bytes that calls of this process keep, such as those of loads: bodies in files, and results of queries whose rows
+    are not in their table yet. Of all calls together and of each caller.
 
     A caller may hold no more than what stays free. So one caller fills at most half of the space, a second one half of
     what is left, and so on, as of the places in `service.domain.shares`.
     """
 
     bytes_max: int = 16 << 30
+    name: str = "TIDEFILL_LOAD_FILES_BYTES_MAX"
+    """What sets the limit."""
+    what: str = "loads"
     taken: int = 0
     held: Counter[str] = field(default_factory=Counter[str])
 
@@ -75,12 +78,12 @@ class Spool:
 
         Raises Invalid if the load alone is too large, and Unavailable if it is too large together with other loads.
         """
-        limit = f"the {self.bytes_max} bytes (TIDEFILL_LOAD_FILES_BYTES_MAX) that loads may keep"
+        limit = f"the {self.bytes_max} bytes ({self.name}) that {self.what} may keep"
         if before + size > self.bytes_max // 2:
-            raise Invalid(f"the rows have more than half of {limit}: load them in parts")
+            raise Invalid(f"the rows have more than half of {limit}: divide them")
         if self.taken + size > self.bytes_max - size - self.held[caller]:
             raise Unavailable(
-                f"loads of this caller hold {self.held[caller]} bytes, and those of others"
+                f"{self.what} of this caller hold {self.held[caller]} bytes, and those of others"
                 f" {self.taken - self.held[caller]}, of {limit}: try again later"
             )
 

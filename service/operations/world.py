@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Self
+from weakref import WeakValueDictionary
 
 from service.domain.attention import Attention
 from service.domain.awaited import Awaited
@@ -50,7 +51,7 @@ from service.ports.state_store import (
 )
 from service.ports.tokens import ApiToken, TokenId
 from service.protocol.dml import StatementResult
-from service.protocol.ids import JobId, RelationId, StatementId
+from service.protocol.ids import Epoch, JobId, RelationId, StatementId
 from service.protocol.table_format import POSTGRES, Capabilities
 from service.telemetry.metrics import Metrics, Stage
 from service.telemetry.traces import Traces
@@ -210,6 +211,10 @@ class Calls:
     """Shared reads of the jobs that callers wait for."""
     unfinished: Together[None, Collection[JobId]] = field(default_factory=Together[None, Collection[JobId]])
     """Shared reads of the jobs for which a WAIT without a name waits."""
+    flushes: WeakValueDictionary[str, Together[None, Epoch]] = field(
+        default_factory=WeakValueDictionary[str, Together[None, Epoch]], repr=False
+    )
+    """The checkpoint that each caller waits for."""
     tokens: Recent[TokenId, ApiToken] = field(default_factory=lambda: Recent(TOKENS_REMEMBERED_SECONDS), repr=False)
     """The API tokens of callers. Unknown callers occupy one connection, however many they are."""
     parameters: Recent[None, SystemParameters] = field(default_factory=lambda: Recent(PARAMETERS_REMEMBERED_SECONDS))

@@ -52,16 +52,24 @@ def converter(type_oid: int) -> Convert:
     if known is None:
         return str
     element = _SCALARS.get(known.name, str)
-    if known.array_oid != type_oid:
+    if not is_array(type_oid):
         return element
     return (lambda text: _array(text, element)) if known.delimiter == "," else str
+
+
+def is_array(type_oid: int) -> bool:
+    """Return whether a type is an array."""
+    known = postgres.types.get(type_oid)
+    return known is not None and known.array_oid == type_oid
 
 
 def _array(text: str, element: Convert) -> list[Any]:
     """Parse an array's text with any number of dimensions. Bounds that do not begin at 1 are dropped."""
     root: list[Any] = []
     open_lists = [root]
-    for quoted, mark, bare in _TOKEN.findall(text[text.index("{") :]):
+    # Not `findall`, because the pieces of a long array take a hundred times its size.
+    for token in _TOKEN.finditer(text, text.index("{")):
+        quoted, mark, bare = token.groups()
         if mark == "{":
             inner: list[Any] = []
             open_lists[-1].append(inner)

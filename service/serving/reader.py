@@ -4,6 +4,7 @@ Next: `service.serving.user_query`, which confines the statement.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import copy
@@ -19,7 +20,7 @@ from service.domain.errors import TooLarge
 from service.domain.quotas import Bound
 from service.ports.state_store import QueryResult
 from service.serving.connections import CONNECT_SECONDS, Connection, Pool
-from service.serving.json_values import Convert, converter
+from service.serving.json_values import Convert, converter, is_array
 from service.serving.user_query import Left, TooLargeError, explained, fetch, reading
 from service.turns import Turns
 
@@ -29,9 +30,7 @@ FETCH_ROWS: Final = 1000
 _FETCH_BYTES: Final = 4 << 20
 """The approximate size of a portion of rows, once the width of the first row is known."""
 _SLICE_VALUES: Final = 5_000
-"""The number of values that are converted on the event loop, in a few milliseconds. A larger portion is converted in a
-thread.
-"""
+"""The number of values that are converted by one call, in a few milliseconds."""
 _LARGE_BYTES: Final = 1 << 20
 """The size above which a result counts as large. Few large results may be read concurrently."""
 
@@ -145,13 +144,11 @@ class PostgresReader:
             try:
                 # Twice the remaining size, because bytes that wait in the socket may be counted twice.
                 result = await fetch(conn, count, bytes_max=2 * (bound.value - size) + _LARGE_BYTES)
-                portion, more = await _converted(conn, result)
+                portion, more = await _converted(conn, result, bound.value - size)
             except TooLargeError:
                 raise _too_large(bound) from None
             rows += portion
             size += more
-            if size > bound.value:
-                raise _too_large(bound)
             if result.ntuples < count or len(rows) >= wanted:
                 return rows, result
             if size > _LARGE_BYTES and not large:
@@ -189,35 +186,36 @@ def _next_count(left: int, *, width: int, values: int) -> int:
     return max(min(left, FETCH_ROWS, _FETCH_BYTES // max(width, 1), 4 * _SLICE_VALUES // max(values, 1)), 1)
 
 
-async def _converted(conn: Connection, result: PGresult) -> tuple[list[tuple[Any, ...]], int]:
-    """Return the rows of a result as JSON values, and their size."""
+async def _converted(conn: Connection, result: PGresult, most: int) -> tuple[list[tuple[Any, ...]], int]:
+    """Return the rows of a result as JSON values, and their size. Raises TooLargeError if it is more than `most`."""
     if result.nfields == 0:
         return [()] * result.ntuples, result.ntuples * VALUE_BYTES
     transformer: abc.Transformer = adapt.Transformer(conn)
     transformer.set_pgresult(result)
-    converts = [converter(result.ftype(number)) for number in range(result.nfields)]
-    if result.ntuples * result.nfields <= _SLICE_VALUES:
-        return _values(transformer, converts, 0, result.ntuples)
-    return await asyncio.to_thread(_in_slices, transformer, converts, result.ntuples)
+    return await asyncio.to_thread(_in_slices, transformer, result, most)
 
 
-def _in_slices(transformer: abc.Transformer, converts: list[Convert], count: int) -> tuple[list[tuple[Any, ...]], int]:
+def _in_slices(transformer: abc.Transformer, result: PGresult, most: int) -> tuple[list[tuple[Any, ...]], int]:
     """Convert rows in small slices, because psycopg blocks the interpreter during each call."""
+    kinds = [result.ftype(number) for number in range(result.nfields)]
+    converts, arrays = [converter(kind) for kind in kinds], [is_array(kind) for kind in kinds]
     rows: list[tuple[Any, ...]] = []
     size, step = 0, max(_SLICE_VALUES // len(converts), 1)
-    for first in range(0, count, step):
-        some, more = _values(transformer, converts, first, min(first + step, count))
-        rows += some
-        size += more
+    for first in range(0, result.ntuples, step):
+        texts: list[Row] = transformer.load_rows(first, min(first + step, result.ntuples), tuple)
+        size += sum(_size(value, array=array) for row in texts for value, array in zip(row, arrays, strict=True))
+        if size > most:
+            raise TooLargeError
+        rows += [_json(row, converts) for row in texts]
     return rows, size
 
 
-def _values(
-    transformer: abc.Transformer, converts: list[Convert], first: int, last: int
-) -> tuple[list[tuple[Any, ...]], int]:
-    texts: list[Row] = transformer.load_rows(first, last, tuple)
-    size = sum(VALUE_BYTES + len(value or "") for row in texts for value in row)
-    return [_json(row, converts) for row in texts], size
+def _size(value: str | None, *, array: bool) -> int:
+    """Return about how many bytes a value takes in memory. Each element of an array is a value."""
+    if value is None:
+        return VALUE_BYTES
+    elements = value.count(",") if array else 0
+    return VALUE_BYTES * (1 + elements) + (len(value) if value.isascii() else sys.getsizeof(value))
 
 
 async def _columns(conn: Connection, result: PGresult) -> tuple[tuple[str, str], ...]:

@@ -129,7 +129,9 @@ def view_of_stages(
     *hidden, target = chain.targets
     scans = tuple(
         NewTableScan(
-            actors=blocks(vnode_count, resolved(backfill or parallelism, slots=slots, vnode_count=vnode_count)),
+            actors=blocks(
+                vnode_count, resolved(backfill or parallelism, slots=slots, vnode_count=vnode_count, scans=1)
+            ),
             upstream=stage.driver.relation,
             query=stage,
             scan_type=ScanType.SNAPSHOT_BACKFILL,
@@ -176,7 +178,9 @@ def view_of_operators(
                 count = vnode_counts[one.relation]
                 fragments.append(
                     NewTableScan(
-                        actors=blocks(count, resolved(backfill or parallelism, slots=slots, vnode_count=count)),
+                        actors=blocks(
+                            count, resolved(backfill or parallelism, slots=slots, vnode_count=count, scans=1)
+                        ),
                         upstream=one.relation,
                         query=Prefix(operator=place, alias=one.alias),
                         scan_type=ScanType.ARRANGEMENT_BACKFILL,

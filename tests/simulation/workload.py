@@ -428,7 +428,10 @@ class Users:
         if asked is None:
             async with world.stores.begin() as tx:
                 return [await rescaling.actors_beside(tx, upstream) for upstream, _ in branches]
-        return [resolved(asked, slots=self.slots, vnode_count=upstream.vnode_count) for upstream, _ in branches]
+        scans = len(branches)
+        return [
+            resolved(asked, slots=self.slots, vnode_count=upstream.vnode_count, scans=scans) for upstream, _ in branches
+        ]
 
     def _name(self, letter: str) -> str:
         """Return a new name, or one that has become free."""

@@ -14,6 +14,7 @@ from service.operations.status import gauges
 from service.operations.status.staleness import degraded_of
 from service.operations.world import World
 from service.telemetry.metrics import CONTENT_TYPE
+from service.turns import for_nobody
 
 router = APIRouter(tags=["probes"])
 T = TypeVar("T")
@@ -99,5 +100,5 @@ async def _shared(request: Request, name: str, look: Callable[[], Coroutine[Any,
     """
     looks: dict[str, asyncio.Task[Any]] = request.app.state.looks
     if (running := looks.get(name)) is None or running.done():
-        running = looks[name] = asyncio.create_task(look())
+        running = looks[name] = for_nobody(look())
     return await asyncio.shield(running)

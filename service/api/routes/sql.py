@@ -3,19 +3,19 @@
 Next: `service.operations.statements.dispatch`.
 """
 
-import asyncio
-import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, cast
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Request, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
 
+from service.api import rows_json
 from service.api.access import needs
 from service.api.calling import Calling
 from service.api.json_body import ParsedRoute
 from service.domain.roles import Role
+from service.domain.uploading import Spool
 from service.operations.statements import dispatch
 from service.ports.records import Claim
 from service.protocol.first_fault import first_fault
@@ -24,9 +24,6 @@ from service.protocol.ids import JobId
 router = APIRouter(prefix="/v1", tags=["sql"], route_class=ParsedRoute)
 
 _SESSION_MAX = 100
-_INLINE_VALUES: Final = 2_000
-_SLICE_VALUES: Final = 5_000
-"""So many values are encoded in a few milliseconds."""
 Name = Annotated[str, Field(max_length=200)]
 Value = Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Field(max_length=1000)]
 _Session = dict[Name, Value]
@@ -92,7 +89,9 @@ class SqlResult(BaseModel):
     },
     dependencies=needs(Role.VIEWER),
 )
-async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES)], call: Calling) -> Response:
+async def run_statement(
+    body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES)], call: Calling, request: Request
+) -> Response:
     """Run one SQL statement. A CREATE with `background_ddl` returns 202 and its job in `Location`."""
     session = {name: value if isinstance(value, str) else str(value).lower() for name, value in body.session.items()}
 
@@ -113,30 +112,9 @@ async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES
 
     # A statement that only reads may be run again, and its result may be large.
     answer = dict(await (call.kept(act) if admitted.changes else act(None)))
-    rows = answer.pop("rows")
-    content = await _encoded_beside(answer, rows)
+    rows, unsent, caller = answer.pop("rows"), cast("Spool", request.app.state.unsent), call.asked_by.actor
     # The kept answer contains it, so that a repetition with the same key gets the same status.
     if not answer.get("background"):
-        return Response(content, media_type="application/json")
+        return rows_json.answer(answer, rows, unsent, caller)
     location = {"Location": f"/v1/jobs/{answer['job']}"}
-    return Response(content, status_code=202, media_type="application/json", headers=location)
-
-
-async def _encoded_beside(head: Mapping[str, Any], rows: Sequence[Sequence[Any]]) -> bytes:
-    """Return the JSON object `head` with the member `rows`. Many rows are encoded in a thread and in slices.
-
-    The encoder holds the interpreter lock during each call; for a whole result that would be a second.
-    """
-    if sum(map(len, rows[:1])) * len(rows) <= _INLINE_VALUES:
-        return _encoded(head, rows)
-    return await asyncio.to_thread(_encoded, head, rows)
-
-
-def _encoded(head: Mapping[str, Any], rows: Sequence[Sequence[Any]]) -> bytes:
-    step = max(_SLICE_VALUES // max(len(rows[0]), 1), 1) if rows else 1
-    parts = (_json(rows[first : first + step])[1:-1] for first in range(0, len(rows), step))
-    return _json(head)[:-1] + b',"rows":[' + b",".join(parts) + b"]}"
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return rows_json.answer(answer, rows, unsent, caller, status=202, headers=location)

@@ -1,6 +1,6 @@
 """Enqueue mutations and flushes durably, and wait for the epoch of the barrier that carries them (I4)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
@@ -10,6 +10,7 @@ from service.operations.commands.fan_out import ask, check_room
 from service.operations.commands.limits import check_scans, scans_of
 from service.operations.polling import until
 from service.operations.retrying import retried
+from service.operations.shared_reads import Together
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
@@ -38,9 +39,21 @@ LOOKED_THROUGH = 20
 """The number of recent barriers that are searched for a published one. The newest may wait for a checkpoint."""
 
 
-async def flush(world: Context, *, asked_by: Asker) -> Epoch:
-    """Force a checkpoint, wait until it is published, and return its epoch."""
-    return await applied(world, await _queued(world, None, asked_by=asked_by))
+async def flush(world: World, *, asked_by: Asker) -> Epoch:
+    """Force a checkpoint, wait until it is published, and return its epoch.
+
+    Calls of a caller that come while it waits for one share the next one.
+    """
+
+    async def forced(_: object) -> Mapping[None, Epoch]:
+        return {None: await applied(world, await _queued(world, None, asked_by=asked_by))}
+
+    shared = world.calls.flushes.get(asked_by.actor)
+    if shared is None:
+        shared = world.calls.flushes[asked_by.actor] = Together[None, Epoch]()
+    epoch = await shared.get(None, forced)
+    assert epoch is not None
+    return epoch
 
 
 async def inject(world: World, mutation: Mutation | None, *, asked_by: Asker) -> CommandId:

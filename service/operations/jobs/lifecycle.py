@@ -208,8 +208,10 @@ async def _cancel(
     stopping: list[JobId] = []
     relations: list[RelationId] = []
     async with world.stores.begin(by=asked_by) as tx:
-        await tx.jobs.hold_all(jobs)
-        for job in sorted(set(jobs)):
+        # Others wait for the jobs that it holds.
+        creating = [job.id for job in await tx.jobs.where(CREATING, ids=jobs)]
+        await tx.jobs.hold_all(creating)
+        for job in creating:
             moved = await _ended(world, tx, job, JobEvent.CANCEL_ASKED, reason)
             if moved is None:
                 continue

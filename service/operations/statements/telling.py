@@ -96,6 +96,6 @@ def told(statement: Statement, text: str) -> Told:  # noqa: C901, PLR0911 - one 
         case CancelJobs(ids=ids):
             return Told(text, ", ".join(map(str, ids)))
         case Flush() | Recover():
-            return Told(text)
+            return Told(type(statement).__name__.upper())
         case _:
             return Told(type(statement).__name__)

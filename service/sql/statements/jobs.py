@@ -16,6 +16,8 @@ from service.sql.text.cursor import Cursor
 from service.sql.text.tokens import TokenKind, syntax_error
 
 _ID_MAX: Final = (1 << 63) - 1
+CANCELLED_MAX: Final = 100
+"""Jobs that one statement may cancel. They are changed together, and others wait for them meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ def _cancel(cursor: Cursor) -> CancelJobs:
         cursor.expect("job")
     ids = [JobId(cursor.integer(maximum=_ID_MAX))]
     while cursor.accept_symbol(","):
+        if len(ids) == CANCELLED_MAX:
+            raise Invalid(f"CANCEL JOBS takes at most {CANCELLED_MAX} ids", position=cursor.token.position)
         ids.append(JobId(cursor.integer(maximum=_ID_MAX)))
     cursor.expect_end()
     return CancelJobs(tuple(dict.fromkeys(ids)))

@@ -16,6 +16,7 @@ from service.domain.roles import Role
 from service.meta_store import stores as meta_stores
 from service.meta_store.engine import CALLS_AT_ONCE
 from service.meta_store.stores import PostgresStores
+from service.operations.jobs import lifecycle
 from service.operations.rows import lending
 from service.operations.world import Logins
 from service.ports.audit import Asker
@@ -151,3 +152,12 @@ async def test_i13_loans_take_turns(database_url: str) -> None:
         asker = Asker("token 7 (x)", Role.VIEWER)
         await asyncio.gather(*(lending.lend(world, ["t"], None, asked_by=asker) for _ in range(20)))
         assert lends.most <= 2
+
+
+async def test_i13_a_cancel_holds_no_job_that_is_not_being_created(database_url: str) -> None:
+    """One with 38,000 ids held all jobs for a minute."""
+    async with stores_on(database_url) as (stores, _):
+        table, _ = await table_and_view(stores)
+        async with stores.begin() as tx, asyncio.timeout(30):
+            await tx.jobs.hold_all([table.id])
+            await lifecycle.give_up(world_of(stores), table.id, "it is not being created")

@@ -100,6 +100,9 @@ async def test_c7_values_without_text_count_as_well(reader_pool: Pool) -> None:
     reader = PostgresReader(reader_pool, limits=ReaderLimits(bytes_max=1 << 20))
     with pytest.raises(Invalid, match="TIDEFILL_RESULT_BYTES_MAX"):
         await reader.query("select null from generate_series(1, 1000000)", row_limit=10_000_000, timeout_ms=60_000)
+    for array in ("array_fill(1, array[50000])", "array_fill(null::text, array[50000])"):
+        with pytest.raises(Invalid, match="TIDEFILL_RESULT_BYTES_MAX"):
+            await reader.query(f"select {array}", row_limit=1, timeout_ms=60_000)
     wide = "select repeat('x', 100000) from generate_series(1, 1000000)"
     with pytest.raises(Invalid, match="the result is larger than 1048576 bytes"):
         await reader.query(wide, row_limit=10, timeout_ms=60_000)

@@ -223,7 +223,7 @@ async def test_a_query_to_be_staged_gets_no_further(store: Store, staging: Postg
     columns = relation(2, "x", {"a": "bigint"}).columns
     for text in STAGED:
         with pytest.raises(Invalid):
-            await filled(staging.from_query(StatementId(5), columns, text, timeout_ms=5000))
+            await filled(staging.from_query(StatementId(5), columns, text, timeout_ms=5000, take=[].append))
         assert await store.rows("select to_regclass('stage.s_5'), count(*) from public.orders") == [(None, 1)]
 
 

@@ -137,6 +137,7 @@ REFUSED = [
     ("SET a", "syntax error at end of input", 6),
     ("SET a = (1)", 'syntax error at or near "("', 9),
     ("CANCEL JOBS", "syntax error at end of input", 12),
+    (f"CANCEL JOBS {', '.join(map(str, range(101)))}", "CANCEL JOBS takes at most 100 ids", 403),
     ("CANCEL JOBS x", 'syntax error at or near "x"', 13),
     ("CANCEL JOBS 99999999999999999999", "99999999999999999999 is out of range: at most 9223372036854775807", 13),
     ("ALTER MATERIALIZED VIEW m SET PARALLEL = 2", "ALTER ... SET PARALLEL is not supported", 31),

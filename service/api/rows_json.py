@@ -1,0 +1,131 @@
+"""Send the rows of a result as JSON, a piece at a time, so that neither their number nor their width stalls others.
+
+The encoder holds the interpreter lock during each call, and a call for one value of 60 MB took seconds. Pieces are
+encoded as fast as the client takes them, so that only the rows themselves stay in memory (I8, I13).
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from service.domain.uploading import Load, Spool
+
+Rows = Sequence[Sequence[Any]]
+VALUES: Final = 2_000
+"""The values of a piece, which are encoded in a few milliseconds."""
+CHARACTERS: Final = 128 << 10
+"""The characters of a piece, besides those of escapes."""
+_VALUE: Final = 24
+"""Counted for each value in addition to its characters."""
+_JSON: Final = "application/json"
+
+
+def answer(
+    head: Mapping[str, Any],
+    rows: Rows,
+    unsent: Spool,
+    caller: str,
+    *,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return the response with the JSON object `head` and its member `rows`.
+
+    Rows of more than a piece count for their caller in `unsent` until they are sent.
+    """
+    if _size(rows, most=CHARACTERS) <= CHARACTERS:
+        return Response(b"".join(pieces(head, rows)), status_code=status, media_type=_JSON, headers=headers)
+    return _Large(head, rows, unsent, caller, status, headers)
+
+
+class _Large(StreamingResponse):
+    """Rows of several pieces."""
+
+    def __init__(
+        self,
+        head: Mapping[str, Any],
+        rows: Rows,
+        unsent: Spool,
+        caller: str,
+        status: int,
+        headers: Mapping[str, str] | None,
+    ) -> None:
+        super().__init__(pieces(head, rows), status_code=status, media_type=_JSON, headers=headers)
+        self.rows, self.unsent, self.caller = rows, unsent, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the rows. Raises what `Spool.check` raises, before anything is sent."""
+        with Load(self.unsent, self.caller) as held:
+            held.take(await asyncio.to_thread(_size, self.rows))
+            await super().__call__(scope, receive, send)
+
+
+def pieces(head: Mapping[str, Any], rows: Rows) -> Iterator[bytes]:
+    """Yield the JSON object `head` with the member `rows`, in pieces of about `CHARACTERS`."""
+    parts: list[str] = []
+    size = 0
+    for text in _object(head, rows):
+        parts.append(text)
+        size += len(text)
+        if size >= CHARACTERS:
+            yield "".join(parts).encode()
+            parts, size = [], 0
+    yield "".join(parts).encode()
+
+
+def _object(head: Mapping[str, Any], rows: Rows) -> Iterator[str]:
+    yield f'{_text(head)[:-1]},"rows":'
+    yield from _list(rows, VALUES // max(len(rows[0]), 1) if rows else 1)
+    yield "}"
+
+
+def _list(values: Sequence[Any], step: int) -> Iterator[str]:
+    """Yield a list in texts of `step` values, which are small."""
+    yield "["
+    step = max(step, 1)
+    for first in range(0, len(values), step):
+        some = values[first : first + step]
+        if first:
+            yield ","
+        if _size(some, most=CHARACTERS) <= CHARACTERS:
+            yield _text(some)[1:-1]
+            continue
+        for place, value in enumerate(some):
+            if place:
+                yield ","
+            yield from _value(value)
+    yield "]"
+
+
+def _value(value: object) -> Iterator[str]:
+    if isinstance(value, str) and len(value) > CHARACTERS:
+        yield '"'
+        for first in range(0, len(value), CHARACTERS):
+            yield _text(value[first : first + CHARACTERS])[1:-1]
+        yield '"'
+    elif isinstance(value, list | tuple):
+        yield from _list(cast("Sequence[Any]", value), VALUES)
+    else:
+        yield _text(value)
+
+
+def _size(value: object, *, most: int = sys.maxsize) -> int:
+    """Return about how many bytes a value takes. No more of it is looked at once it takes more than `most`."""
+    if isinstance(value, str):
+        return _VALUE + len(value)
+    size = _VALUE
+    if isinstance(value, list | tuple):
+        for one in cast("Sequence[Any]", value):
+            size += _size(one, most=most - size)
+            if size > most:
+                break
+    return size
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
