@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.domain.uploading import Load, Spool
+from service.domain.uploading import Kept, Spool
 
 Rows = Sequence[Sequence[Any]]
 VALUES: Final = 2_000
@@ -60,7 +60,7 @@ class _Large(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the rows. Raises what `Spool.check` raises, before anything is sent."""
-        with Load(self.unsent, self.caller) as held:
+        with Kept(self.unsent, self.caller) as held:
             held.take(await asyncio.to_thread(_size, self.rows))
             await super().__call__(scope, receive, send)
 

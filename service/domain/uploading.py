@@ -1,4 +1,4 @@
-"""Bound loads: how slowly a body may arrive, which one gives way, and how many bytes all of them keep (I13)."""
+"""Bound what calls keep: how slowly a body may arrive, which one gives way, and how many bytes there are (I13)."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -74,9 +74,9 @@ class Spool:
     held: Counter[str] = field(default_factory=Counter[str])
 
     def check(self, size: int, *, before: int, caller: str) -> None:
-        """Check that a load that has `before` bytes may have so many more.
+        """Check that a call that has `before` bytes may keep so many more.
 
-        Raises Invalid if the load alone is too large, and Unavailable if it is too large together with other loads.
+        Raises Invalid if it alone is too large, and Unavailable if it is too large together with other calls.
         """
         limit = f"the {self.bytes_max} bytes ({self.name}) that {self.what} may keep"
         if before + size > self.bytes_max // 2:
@@ -89,8 +89,8 @@ class Spool:
 
 
 @dataclass(slots=True)
-class Load:
-    """The bytes of one load of a caller in a spool, until its block ends."""
+class Kept:
+    """The bytes that one call keeps in a spool, until its block ends."""
 
     spool: Spool
     caller: str

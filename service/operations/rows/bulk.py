@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
-from service.domain.uploading import PARTIAL, Load, Patience, Spool
+from service.domain.uploading import PARTIAL, Kept, Patience, Spool
 from service.operations.rows import csv_text, dml, unpacking
 from service.operations.world import World
 from service.ports.audit import Asker
@@ -107,7 +107,7 @@ async def received(
 
     Raises what `Spool.check` raises, and Unavailable.
     """
-    with Load(spool, caller) as held, tempfile.NamedTemporaryFile(prefix=_BODY) as file:
+    with Kept(spool, caller) as held, tempfile.NamedTemporaryFile(prefix=_BODY) as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         digest = hashlib.sha256()
         try:

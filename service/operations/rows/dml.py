@@ -9,7 +9,7 @@ from typing import Final
 from service.domain.errors import Invalid, Unavailable
 from service.domain.roles import Role
 from service.domain.unstoppable import LONGEST
-from service.domain.uploading import Load
+from service.domain.uploading import Kept
 from service.operations.leaving import Gone, unless
 from service.operations.polling import until
 from service.operations.retrying import retried
@@ -131,9 +131,9 @@ async def insert_query(
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
-    with Load(world.loading.spool, asked_by.actor) as load:
+    with Kept(world.loading.spool, asked_by.actor) as kept:
         staging = world.state_store.staging.from_query(
-            statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, take=load.take, key=_key(relation)
+            statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, take=kept.take, key=_key(relation)
         )
         return await _insert_staged(
             world, statement, relation, columns, staging, asked_by=asked_by, claim=claim, gone=gone

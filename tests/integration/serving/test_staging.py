@@ -6,7 +6,7 @@ import pytest
 from psycopg import AsyncCopy
 
 from service.domain.errors import Invalid
-from service.domain.uploading import Load, Spool
+from service.domain.uploading import Kept, Spool
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
 from service.serving.staging import CHUNK_BYTES, PostgresStaging
@@ -102,8 +102,8 @@ async def test_a_query_has_its_time(store: Store, staging: PostgresStaging) -> N
 async def test_s9_a_query_is_given_up_when_its_rows_are_too_many(store: Store, staging: PostgresStaging) -> None:
     """It would write to the disk for ten minutes."""
     sql = "select repeat('x', 1000) from generate_series(1, 100000000)"
-    with Load(Spool(10 * CHUNK_BYTES), "one") as load, pytest.raises(Invalid, match="divide them"):
-        await filled(staging.from_query(ID, COLUMNS[1:2], sql, timeout_ms=600_000, take=load.take))
+    with Kept(Spool(10 * CHUNK_BYTES), "one") as kept, pytest.raises(Invalid, match="divide them"):
+        await filled(staging.from_query(ID, COLUMNS[1:2], sql, timeout_ms=600_000, take=kept.take))
     assert await _nothing_left(store)
     assert await filled(staging.from_query(ID, COLUMNS[:1], "select 1", timeout_ms=20_000, take=anything)) == 1
 
