@@ -68,7 +68,7 @@ class Spool:
 
     bytes_max: int = 16 << 30
     name: str = "TIDEFILL_LOAD_FILES_BYTES_MAX"
-    """What sets the limit."""
+    """The setting that determines the limit."""
     what: str = "loads"
     taken: int = 0
     held: Counter[str] = field(default_factory=Counter[str])

@@ -79,7 +79,7 @@ NOTHING: Final = Replayed(0, Written(0, 0))
 
 
 class Pages(Protocol):
-    """What pages of a relation are read from. Implementations are small values that travel to tasks."""
+    """A source of pages of a relation. Implementations are small values that travel to tasks."""
 
     def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
         """Read a page of a block as of epoch `at`, in the wire types of `workers.state_store.wire.read_schema`."""

@@ -48,9 +48,7 @@ async def flush(world: World, *, asked_by: Asker) -> Epoch:
     async def forced(_: object) -> Mapping[None, Epoch]:
         return {None: await applied(world, await _queued(world, None, asked_by=asked_by))}
 
-    shared = world.calls.flushes.get(asked_by.actor)
-    if shared is None:
-        shared = world.calls.flushes[asked_by.actor] = Together[None, Epoch]()
+    shared = world.calls.flushes.setdefault(asked_by.actor, Together[None, Epoch]())
     epoch = await shared.get(None, forced)
     assert epoch is not None
     return epoch

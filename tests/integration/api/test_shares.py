@@ -142,7 +142,7 @@ class Lends:
 
 
 async def test_i13_loans_take_turns(database_url: str) -> None:
-    """Those of one caller wait for each other: 120 of them held all connections for the answers of others."""
+    """Loans of one caller wait for each other: 120 of them held all connections for the answers of others."""
     async with stores_on(database_url) as (stores, engine):
         await table_and_view(stores)
         async with engine.begin() as connection:
@@ -155,7 +155,7 @@ async def test_i13_loans_take_turns(database_url: str) -> None:
 
 
 async def test_i13_a_cancel_holds_no_job_that_is_not_being_created(database_url: str) -> None:
-    """One with 38,000 ids held all jobs for a minute."""
+    """A CANCEL with 38,000 ids held all jobs for a minute."""
     async with stores_on(database_url) as (stores, _):
         table, _ = await table_and_view(stores)
         async with stores.begin() as tx, asyncio.timeout(30):
