@@ -10,6 +10,7 @@ import gc
 import secrets
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.api.address import allowed_origins, check_bind, reachable
 from service.api.app import create_app
-from service.api.connections import BACKLOG, HEAD_BYTES_MAX, ConnectionLimits, protocol
+from service.api.connections import ACCEPTED_AT_ONCE, HEAD_BYTES_MAX, ConnectionLimits, protocol
 from service.api.settings import ApiSettings
 from service.columnar.process import ColumnarProcesses
 from service.domain.backlog import Backlog
@@ -92,6 +93,10 @@ DRAIN: Final = timedelta(seconds=5)
 """How long open requests may take to end when the service stops."""
 
 
+_SWITCH_SECONDS: Final = 0.001
+"""How long a thread keeps the interpreter while the event loop waits for it, where the default is 5 ms. Threads convert
+the results of queries, and each of the hundred times that an INSERT wakes the loop, it waits for them.
+"""
 _COLLECTED_AFTER: Final = 10_000
 """New objects until the youngest are looked through. Python's own 700 are those of a few dozen rows: a list of a
 thousand jobs was interrupted fourteen times.
@@ -102,6 +107,7 @@ def serve(settings: Settings) -> None:
     """Run a service until SIGTERM or SIGINT. Raises Invalid when the settings are refused."""
     configure(level=settings.log_level, form=settings.log_format)
     remove_abandoned()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     asyncio.run(_serve(settings))
 
 
@@ -124,7 +130,7 @@ async def _serve(settings: Settings) -> None:
         ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
         bearers = None if rules is None else OidcBearers(rules, world.clock)
         server = uvicorn.Server(_uvicorn(settings, wired, ready, worker_token, bearers))
-        sockets = [_prompt(server.config.bind_socket())]
+        sockets = [_listening(server.config.bind_socket())]
         port = sockets[0].getsockname()[1]
         url = settings.public_url or f"http://{reachable(settings.host)}:{port}"
         _launch_by(schedule, stack, settings, url, worker_token, wired)
@@ -197,13 +203,21 @@ async def _announce(ready: Readiness, url: str, *, over: asyncio.Event) -> None:
     await run_periodically(look, Pauses(LOOK_AT_POSTGRES), over, name="announce")
 
 
-def _prompt(listening: socket.socket) -> socket.socket:
+class _Listening(socket.socket):
+    """A socket at which as many clients may wait as the kernel allows. asyncio accepts as many in a row as may wait."""
+
+    def listen(self, backlog: int = socket.SOMAXCONN, /) -> None:
+        del backlog
+        super().listen(socket.SOMAXCONN)
+
+
+def _listening(bound: socket.socket) -> socket.socket:
     """Have answers leave at once, inherited by every connection: the body would wait 40 ms for the head's ACK.
 
     asyncio does so by itself, but not for sockets like these, which were made without naming their protocol.
     """
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return _Listening(fileno=bound.detach())
 
 
 def _stop_at_signals() -> asyncio.Event:
@@ -371,7 +385,7 @@ def _uvicorn(
         http=protocol(ConnectionLimits(settings.connections_max, settings.head_seconds, settings.stalled_seconds)),
         ws="none",
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        backlog=BACKLOG,
+        backlog=ACCEPTED_AT_ONCE,
         # Long polls end with the loops' stop, not with their clients.
         lifespan="off",
     )

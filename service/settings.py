@@ -117,8 +117,9 @@ class Settings(BaseSettings):
     was awaited for more than a second is answered 408. A JSON body has 60 s; the limits of bulk loads are below.
     """
     result_bytes_max: int = Field(default=64 << 20, gt=0)
-    """The largest result of a query in bytes: its values in memory, and 24 for each value and each element of an array.
-    Results that clients have not taken yet may have eight times as much together, those of one caller half of it.
+    """The largest result of a query in bytes: its values in memory, 24 for each value and each element of an array, and
+    240 for each list in one. Results that clients have not taken yet may have eight times as much together, those of
+    one caller half of it.
     """
     queries_max: int = Field(default=8, gt=0, le=100)
     """How many queries of users may run at the same time. Each has a connection to the state store."""

@@ -203,8 +203,20 @@ class Agent:
         answer = self._run_epoch(executor, barrier)
         if answer is None:
             self.stop.set()
-        elif not self._keep_trying(partial(self.client.answer, answer)):
+        elif not self._answered(barrier, answer):
             log.info("answer.late", graph=barrier.graph, epoch=barrier.curr, generation=barrier.generation)
+
+    def _answered(self, barrier: Barrier, answer: Collected | Failed) -> bool:
+        """Send an answer; whether it came in time. In place of one that the service refuses, the epoch fails."""
+        try:
+            return self._keep_trying(partial(self.client.answer, answer))
+        except NotTakenError as error:
+            log.exception("answer.refused", graph=barrier.graph, epoch=barrier.curr)
+            failed = self.explain(barrier, error)
+            if failed is None:
+                self.stop.set()
+                return True
+            return self._keep_trying(partial(self.client.answer, failed))
 
     def _run_epoch(self, executor: Executor, barrier: Barrier) -> Collected | Failed | None:
         with bound_contextvars(**_told(barrier)):

@@ -28,8 +28,9 @@ from workers.meta_client import MetaClient, ServiceAwayError
 from workers.rpc.answer import answer
 from workers.rpc.apart import Apart
 from workers.rpc.warm_up import warm
-from workers.runners.failure import EXHAUSTED, JobFailedError, explain
+from workers.runners.failure import BESIDE, EXHAUSTED, JobFailedError, explain
 from workers.runners.kinds import joins_of
+from workers.runners.own_turns import OwnTurns
 from workers.runners.port import Stores
 from workers.settings import Settings, read_settings
 from workers.spark.gateway import JAVA_OPTIONS
@@ -124,7 +125,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             parallelism=session.parallelism,
         ),
         client,
-        partial(_executor, worker, session, connect, url, threading.Lock(), client),
+        partial(_executor, worker, session, connect, url, (threading.Lock(), OwnTurns()), client),
         respond,
         failed,
     )
@@ -168,19 +169,19 @@ def _executor(
     session: Session,
     connect: Callable[[Barrier], Stores],
     url: str,
-    history: threading.Lock,
+    turns: tuple[threading.Lock, OwnTurns],
     client: MetaClient,
     graph: GraphId,
 ) -> GraphExecutor:
-    """Make the executor of a graph. Snapshot jobs' graphs share one mutex for their Spark jobs; the database graph has
-    none (I10).
+    """Make the executor of a graph. Snapshot jobs' graphs share one mutex for their Spark jobs, and the turns of those
+    that are created; the database graph has none (I10).
     """
     joins = joins_of(session.spark, partial(_connection_of, client), client.secret)
     executor = GraphExecutor(worker, session.spark, connect, joins, PostgresUpkeep(url), pool=f"graph-{graph}")
     if graph == DATABASE_GRAPH:
         executor.threads = ThreadPoolExecutor(SCANS_AT_ONCE, "scan")
     else:
-        executor.turn = history
+        executor.turn, executor.own_turns = turns
     return executor
 
 
@@ -196,23 +197,25 @@ def _connection_of(client: MetaClient, source: SourceId) -> SourceConnection:
 
 def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted: bool = False) -> Failed | None:
     """Return the failure to report. When the JVM was `exhausted` (out of memory), report it only if a job was computing
-    then; otherwise return None.
+    then, or several beside each other; otherwise return None.
     """
     blamed = error if isinstance(error, JobFailedError) else None
     broke = error if isinstance(error, StatementBrokeError) else None
-    if exhausted and (blamed is None or not blamed.computing):
+    if exhausted and (blamed is None or not (blamed.computing or blamed.beside)):
         return None
+    beside = blamed.beside if blamed is not None and (exhausted or blamed.exhausted) else ()
     deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
     return Failed(
         worker=worker,
         graph=barrier.graph,
         generation=barrier.generation,
         epoch=barrier.curr,
-        error=f"{blamed.where}: {EXHAUSTED}" if exhausted and blamed is not None else reason,
+        error=f"{blamed.where}{BESIDE if beside else ''}: {EXHAUSTED}" if exhausted and blamed is not None else reason,
         job=None if blamed is None else blamed.job,
         statement=None if broke is None else broke.statement,
         deterministic=deterministic and not exhausted,
-        exhausted=exhausted or (blamed is not None and blamed.suspect),
+        exhausted=(exhausted and not beside) or (blamed is not None and blamed.suspect),
+        beside=beside,
         too_slow=(blamed is not None and blamed.too_slow) or (broke is not None and broke.too_slow),
         others=() if blamed is None else tuple(map(_of_another, blamed.others)),
     )

@@ -24,6 +24,7 @@ from workers.backfill.cost import CostBudget
 from workers.backfill.reading import Replay
 from workers.runners.dml import run_statements
 from workers.runners.failure import JobFailedError, key_seconds, search_all
+from workers.runners.own_turns import OwnTurns
 from workers.runners.port import FragmentRunner, Join, Place, RunningEpoch, Stores
 from workers.runners.running import run_all
 from workers.state_store.port import Upkeep
@@ -37,6 +38,8 @@ EPOCHS_ALONE: Final = 2
 because a job takes too much memory, and only of one that computes alone can that be told. One that ended by a job's own
 fault, such as a wrong value, changes nothing: the others follow at once.
 """
+SEARCH_REST_SECONDS: Final = 60.0
+"""The rows that made a caller's views fail in the database graph are searched for once in so long."""
 
 
 @dataclass
@@ -54,6 +57,8 @@ class GraphExecutor:
     """How to make the runner of each kind of fragment. DML fragments have none: a barrier carries the statements."""
     upkeep: Upkeep | None = None
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
+    own_turns: OwnTurns = field(default_factory=OwnTurns)
+    """The turns of created jobs in graphs of their own, which all graphs of the worker share."""
     pool: str = "default"
     """The Spark scheduler pool. Spark shares its task slots evenly between pools."""
     clock: Callable[[], float] = time.monotonic  # noqa: TID251 - the executor owns the worker's clock
@@ -70,6 +75,8 @@ class GraphExecutor:
     """Whether the present generation ends by a job's own fault."""
     slow: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
     """The budgets of callers whose views took too long (`SharedCosts.slow`)."""
+    searched: dict[str, float] = field(default_factory=dict[str, float])
+    """When rows were last searched for, by caller."""
     over: bool = False
     """Whether this executor was interrupted: the leader no longer waits for its epochs."""
 
@@ -116,16 +123,29 @@ class GraphExecutor:
     def _find_rows(self, error: JobFailedError, barrier: Barrier) -> None:
         """Look for the rows that made jobs fail. Nobody waits for `turn` meanwhile."""
         failures = [one for one in (error, *error.others) if one.deterministic]
+        if barrier.graph == DATABASE_GRAPH:
+            failures = self._due(failures)
         if failures and not self.over:
             self._name_jobs(barrier.curr)
             search_all(failures, self.clock, seconds=key_seconds(barrier.graph))
+
+    def _due(self, failures: Sequence[JobFailedError]) -> Sequence[JobFailedError]:
+        """Return the failures of callers for which nothing was searched lately: a row of views that fail one after the
+        other would hold up everybody for the searches, which take most of the time.
+        """
+        assert self.stores is not None
+        caller, now = self.stores.costs.caller, self.clock()
+        self.searched = {one: at for one, at in self.searched.items() if now - at < SEARCH_REST_SECONDS}
+        due = [one for one in failures if caller(one.job) not in self.searched]
+        self.searched.update({caller(one.job): now for one in due})
+        return due
 
     def _begin(self, barrier: Barrier) -> None:
         for runner in self.runners.values():
             runner.end()
         self.runners, self.replays = {}, {}
         self.generation, self.stores = barrier.generation, self.connect(barrier)
-        self.stores.costs.slow = self.slow
+        self.stores.costs.slow, self.stores.costs.apart = self.slow, barrier.scans.apart
         self.alone, self.explained = self.alone if self.explained else EPOCHS_ALONE, False
 
     def _mutate(self, barrier: Barrier) -> None:
@@ -174,6 +194,7 @@ class GraphExecutor:
             sum(runner.readers(paused=self.paused) for runner in self.runners.values()),
             {job: replay.reading(upto) for job, replay in self.replays.items()},
             work=None if barrier.traceparent is None else [],
+            own_turn=self.own_turn,
         )
 
     def _replay_upto(self, barrier: Barrier) -> Epoch | None:
@@ -227,6 +248,12 @@ class GraphExecutor:
                 raise InterruptedError(f"generation {self.generation} is over")
             self._name_jobs(epoch)
             yield
+
+    def own_turn(self, job: JobId) -> AbstractContextManager[None]:
+        """Return the context in which a created job in a graph of its own computes, as a turn of its caller."""
+        assert self.stores is not None
+        costs = self.stores.costs
+        return self.own_turns.turn(costs.caller(job), lambda: self.over, apart=costs.is_apart(job))
 
     def _name_jobs(self, epoch: Epoch) -> None:
         """Let the Spark jobs of this thread run in this graph's pool and group."""

@@ -1,6 +1,6 @@
 """HTTP client for the service's worker API (routes in `service.protocol.api`)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,7 +16,8 @@ from service.protocol.report import Collected, Failed
 from service.protocol.request import REQUEST, Request, Response
 
 GONE = 410
-_NOT_TAKEN: Final = frozenset({400, 413, 422})
+_TOO_LARGE: Final = 413
+_NOT_TAKEN: Final = frozenset({400, _TOO_LARGE, 422})
 SLACK_SECONDS = 20.0
 """Timeout of each call. It is far longer than the service waits in a long poll (`Registered.wait_seconds`, 3 s), so a
 service that exceeds it counts as away.
@@ -31,7 +32,7 @@ class ServiceAwayError(Exception):
 
 
 class NotTakenError(Exception):
-    """The service will never take a response: it is too large, or nothing that the service reads."""
+    """The service will never take an answer: it is too large, or nothing that the service reads."""
 
 
 class StaleWorkerError(Exception):
@@ -69,10 +70,11 @@ class MetaClient:
 
     def answer(self, answer: Collected | Failed) -> bool:
         """Send the answer to a barrier; sending it twice is harmless. False when the barrier's generation is over: the
-        answer is then discarded.
+        answer is then discarded. Raises NotTakenError.
         """
         try:
-            self._call("POST", f"/workers/{answer.worker}/answers", answer.model_dump_json())
+            # A service of another version, which is being replaced, may refuse it for another reason.
+            self._taken(f"/workers/{answer.worker}/answers", answer.model_dump_json(), but={_TOO_LARGE})
         except StaleWorkerError:
             # The next poll tells whether the worker itself is stale as well.
             return False
@@ -96,8 +98,12 @@ class MetaClient:
 
     def respond(self, worker: WorkerId, response: Response) -> None:
         """Send the response to a request. Raises NotTakenError."""
-        answer = self._sent("POST", f"/workers/{worker}/responses", response.model_dump_json())
-        if answer.status_code in _NOT_TAKEN:
+        self._taken(f"/workers/{worker}/responses", response.model_dump_json(), but=_NOT_TAKEN)
+
+    def _taken(self, path: str, body: str, *, but: Collection[int]) -> None:
+        """Send a body. Raises NotTakenError for the statuses in `but`."""
+        answer = self._sent("POST", path, body)
+        if answer.status_code in but:
             raise NotTakenError(_said(answer))
         _check(answer)
 

@@ -29,6 +29,7 @@ from service.api.routes import (
     sql,
     tokens,
 )
+from service.api.rows_json import Unsent
 from service.api.settings import ApiSettings
 from service.api.tracing import Traced
 from service.api.uploads import Uploads
@@ -73,7 +74,7 @@ def create_app(
     app.state.ready = ready
     app.state.looks = {}
     app.state.calls = Shares(settings.calls_max)
-    app.state.unsent = Spool(settings.unsent_bytes_max, "8 * TIDEFILL_RESULT_BYTES_MAX", "unsent answers")
+    app.state.unsent = Unsent(Spool(settings.unsent_bytes_max, "8 * TIDEFILL_RESULT_BYTES_MAX", "unsent answers"))
     app.state.streams = Streams(settings.streams_max)
     app.state.credentials = Credentials(settings.worker_token, settings.api_token, bearers)
     for router in ROUTERS:

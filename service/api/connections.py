@@ -1,4 +1,5 @@
-"""Bound uvicorn's HTTP/1.1 protocol: the number of connections, the time for which a client may be silent, the chunks.
+"""Bound uvicorn's HTTP/1.1 protocol: the number of connections, the time for which a client may be silent, the chunks,
+the fields of a head, and how much of the event loop the requests of a caller take.
 
 uvicorn itself waits without limit for the head of a request, for the rest of a body that was answered before its end,
 and for a client that does not read. It accepts connections until file descriptors run out, and takes a body in as many
@@ -10,9 +11,12 @@ the sender, `service.api.crowd` and `service.api.uploads` bound its requests, to
 """
 
 import asyncio
+import logging
+import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, NoReturn, cast
 
 import h11
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -21,11 +25,23 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from service.api.credentials import RECOGNISED
 from service.api.middleware import STREAMED
 
-HEAD_BYTES_MAX: Final = 64 << 10
-"""Maximum size of a request's head, which is kept in memory until it is complete."""
-BACKLOG: Final = 256
-"""Maximum of connections that are accepted in a row, before the event loop does other work. Each takes a fraction of a
-millisecond.
+HEAD_BYTES_MAX: Final = 32 << 10
+"""Maximum size of a request's head, which is kept in memory until it is complete, and parsed on the event loop."""
+FIELDS_MAX: Final = 100
+"""Maximum of fields in a request's head, and of parameters in its query. Each costs some microseconds, also an empty
+one.
+"""
+_TOO_LARGE_HEAD: Final = f"the head of a request has at most {HEAD_BYTES_MAX} bytes"
+_TOO_MANY_FIELDS: Final = f"a request has at most {FIELDS_MAX} header fields"
+_TOO_MANY_PARAMETERS: Final = f"the query of a request has at most {FIELDS_MAX} parameters"
+UNREAD_BYTES_MAX: Final = 256 << 20
+"""Maximum of bytes that clients have not read yet, on all connections. Beyond it, the caller with the most of them
+loses the connection that has been waiting longest.
+"""
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
+ACCEPTED_AT_ONCE: Final = 16
+"""Maximum of connections that are accepted before the event loop does other work. The others wait in the kernel, and no
+longer: a connection with a simple request takes a millisecond.
 """
 CHUNKS_MAX: Final = 10_000
 CHUNK_BYTES_MIN: Final = 16
@@ -41,6 +57,16 @@ _REST: Final = 2.0
 """After so many chunks a connection rests for this many times as long as they took, times the number of connections
 that rest. So all of them together take a third to a half of the event loop.
 """
+FREE_CONNECTIONS: Final = 32
+"""How many connections of a caller may send request after request. Each further one has each of them rest after an
+answer, for `_REST` times as long as a request takes. Strangers count as one caller.
+"""
+_REQUEST_SECONDS: Final = 0.001
+_STRANGE_SECONDS: Final = 0.002
+"""The request of a stranger is most often a refusal, and sometimes 32 kB of nonsense."""
+_LOGGER: Final = logging.getLogger("uvicorn.error.connections")
+"""Anybody can send what is no HTTP, or ask for another protocol, without end. A warning of each would fill a disk."""
+_LOGGER.setLevel(logging.ERROR)
 _ANSWERING: Final = frozenset({h11.SEND_RESPONSE, h11.SEND_BODY})
 
 
@@ -57,7 +83,8 @@ class ConnectionLimits:
 
 def protocol(limits: ConnectionLimits) -> type[H11Protocol]:
     """Return the protocol class for `uvicorn.Config(http=..)`."""
-    return type("Bounded", (BoundedConnection,), {"limits": limits, "awaited": {}, "resting": {}, "kept": {}})
+    shared = {"limits": limits, "awaited": {}, "resting": {}, "kept": {}, "of": Counter(), "unread": {}}
+    return type("Bounded", (BoundedConnection,), shared)
 
 
 class _CountingParser(h11.Connection):
@@ -77,19 +104,37 @@ class _CountingParser(h11.Connection):
     def next_event(self) -> Any:
         if self.left <= 0:
             return h11.NEED_DATA
+        if self.their_state is h11.IDLE:
+            self._check_head()
         event = super().next_event()
         if isinstance(event, h11.Request):
+            path, _, query = event.target.partition(b"?")
+            if query.count(b"&") >= FIELDS_MAX:
+                self._refuse(_TOO_MANY_PARAMETERS)
             self.chunks, self.body_bytes = 0, 0
-            self.loading = STREAMED.match(event.target.partition(b"?")[0].decode("ascii")) is not None
+            self.loading = STREAMED.match(path.decode("ascii")) is not None
         elif isinstance(event, h11.Data):
             self.left -= event.chunk_start
             self.chunks += event.chunk_start
             self.body_bytes += len(event.data)
             tiny = self.chunks > CHUNKS_MAX and self.body_bytes < self.chunks * CHUNK_BYTES_MIN
             if tiny and not (self.loading and self.our_state in _ANSWERING):
-                self.refusal = TINY_CHUNKS
-                raise h11.RemoteProtocolError(TINY_CHUNKS)
+                self._refuse(TINY_CHUNKS)
         return event
+
+    def _check_head(self) -> None:
+        """Count the bytes and lines of a head before they are parsed."""
+        data = self.trailing_data[0]
+        found = _END_OF_HEAD.search(data)
+        end = len(data) if found is None else found.start()
+        if end > HEAD_BYTES_MAX:
+            self._refuse(_TOO_LARGE_HEAD)
+        if data.count(b"\n", 0, end) > FIELDS_MAX:
+            self._refuse(_TOO_MANY_FIELDS)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self.refusal = reason
+        raise h11.RemoteProtocolError(reason)
 
 
 class _RestingFlow(FlowControl):
@@ -122,13 +167,19 @@ class BoundedConnection(H11Protocol):
     first. A client that sends a body is awaited here until it is known.
     """
     resting: ClassVar["dict[BoundedConnection, asyncio.TimerHandle]"]
-    """The timers of connections that rest after many chunks."""
+    """The timers of connections that rest: after many chunks, or after a request of a caller with many connections."""
+    of: ClassVar["Counter[str]"]
+    """How many connections there are by the senders of their last requests. Those of workers count nowhere."""
     kept: ClassVar["dict[BoundedConnection, None]"]
     """The idle keep-alive connections, the longest idle first. uvicorn closes them."""
+    unread: ClassVar["dict[BoundedConnection, int]"]
+    """The bytes that clients have yet to read, longest waiting first."""
     stalled: asyncio.TimerHandle | None = None
     """The timer that closes this connection if its client reads nothing."""
     known: bool = False
     """The sender of the last request is known."""
+    sender: str | None = ""
+    """The sender of the last answered request, or of a later one; empty for somebody unknown, None for a worker."""
     owing: bool = False
     """The body of a request is awaited whose sender is not known."""
     bounded: RequestResponseCycle | None = None
@@ -136,6 +187,7 @@ class BoundedConnection(H11Protocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.logger = _LOGGER
         self.app_state = {**self.app_state, RECOGNISED: self.recognised}
         self.conn = _CountingParser(h11.SERVER, self.config.h11_max_incomplete_event_size or HEAD_BYTES_MAX)
 
@@ -145,6 +197,7 @@ class BoundedConnection(H11Protocol):
         unknown, or else the new one.
         """
         super().connection_made(transport)
+        self.of[""] += 1
         self.flow = self.reading = _RestingFlow(transport)
         self._bound()
         if len(self.connections) > self.limits.connections_max:
@@ -158,6 +211,7 @@ class BoundedConnection(H11Protocol):
         """Cancel the connection's timers."""
         self._forget()
         self._reads()
+        self._is_of(None)
         if (timer := self.resting.pop(self, None)) is not None:
             timer.cancel()
         super().connection_lost(exc)
@@ -174,9 +228,13 @@ class BoundedConnection(H11Protocol):
         began, self.conn.left = self.loop.time(), CHUNKS_AT_ONCE
         super().handle_events()
         if self.conn.left <= 0 and not self.transport.is_closing():
-            self.reading.rest()
-            seconds = _REST * (self.loop.time() - began) * (1 + len(self.resting))
-            self.resting[self] = self.loop.call_later(seconds, self._go_on)
+            others = sum(one.conn.left <= 0 for one in self.resting)
+            self._rest((self.loop.time() - began) * (1 + others))
+
+    def _rest(self, seconds: float) -> None:
+        """Take nothing more for `_REST` times some seconds."""
+        self.reading.rest()
+        self.resting[self] = self.loop.call_later(_REST * seconds, self._go_on)
 
     def _go_on(self) -> None:
         del self.resting[self]
@@ -186,18 +244,41 @@ class BoundedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Limit the wait for the next head, for the rest of a body, or for the client to read its answer."""
+        if self in self.connections:
+            self._rest_after_answer()
         super().on_response_complete()
         self._bound()
 
-    def recognised(self) -> None:
-        """Wait for the body as long as the service itself does, because the sender of the request is known."""
+    def _rest_after_answer(self) -> None:
+        """Rest before the next request, if its caller has many connections."""
+        if not self.known:
+            self._is_of("")
+        over = 0 if self.sender is None else self.of[self.sender] - FREE_CONNECTIONS
+        if over > 0 and self not in self.resting and not self.transport.is_closing():
+            self._rest(over * (_REQUEST_SECONDS if self.sender else _STRANGE_SECONDS))
+
+    def recognised(self, sender: str | None) -> None:
+        """Wait for the body as long as the service itself does: the sender of the request is known (None: a worker)."""
         if self in self.connections:
             self.known = True
+            self._is_of(sender)
             self._bound()
+
+    def _is_of(self, sender: str | None) -> None:
+        """Count the connection for its sender, or for nobody."""
+        if self.sender is not None:
+            self.of[self.sender] -= 1
+            if not self.of[self.sender]:
+                del self.of[self.sender]
+        if sender is not None:
+            self.of[sender] += 1
+        self.sender = sender
 
     def pause_writing(self) -> None:
         """Limit the wait for the client to read."""
         super().pause_writing()
+        self.unread[self] = self.transport.get_write_buffer_size()
+        self._bound_unread()
         self.stalled = self.stalled or self.loop.call_later(self.limits.stalled_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -243,7 +324,18 @@ class BoundedConnection(H11Protocol):
         if (timer := self.awaited.pop(self, None)) is not None:
             timer.cancel()
 
+    def _bound_unread(self) -> None:
+        while sum(self.unread.values()) > UNREAD_BYTES_MAX:
+            held = Counter[str | None]()
+            for one, size in self.unread.items():
+                held[one.sender] += size
+            ((most, _),) = held.most_common(1)
+            longest = next(one for one in self.unread if one.sender == most)
+            del self.unread[longest]
+            longest.transport.abort()
+
     def _reads(self) -> None:
+        self.unread.pop(self, None)
         if self.stalled is not None:
             self.stalled.cancel()
         self.stalled = None

@@ -93,7 +93,7 @@ def recognise(scope: Scope, caller: Asker) -> None:
     if caller.role is not Role.WORKER:
         CALLER.set(caller.actor)
     if RECOGNISED in state:
-        state[RECOGNISED]()
+        state[RECOGNISED](None if caller.role is Role.WORKER else caller.actor)
 
 
 def _same(given: str, expected: SecretStr | None) -> bool:

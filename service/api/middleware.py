@@ -10,7 +10,9 @@ no Postgres text can hold is therefore refused before anything happens. Bulk loa
 """
 
 import asyncio
+import math
 import re
+import traceback
 from collections.abc import Awaitable, Callable, Collection
 from types import MappingProxyType
 from typing import Final
@@ -50,6 +52,7 @@ and `u0000`.
 """
 
 BROKE: Final = "the service failed; its log says why"
+BROKE_SECONDS: Final = 10.0
 _CUT: Final = (
     "the service stopped before this call had ended, and what the call asks for may still happen; repeat it, with the "
     "same Idempotency-Key if it changes something"
@@ -71,6 +74,7 @@ class Net:
 
     def __init__(self, app: ASGIApp, broken: Callable[[Scope], ASGIApp] = _broken) -> None:
         self.app, self.broken = app, broken
+        self.told: dict[tuple[str, int], float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request."""
@@ -94,11 +98,19 @@ class Net:
             if started:
                 raise
             await answer(UNAVAILABLE, _CUT)(scope, receive, send)
-        except Exception:
-            log.exception("request.broke", method=scope["method"], path=scope["path"])
+        except Exception as error:
+            self._tell(scope, error)
             if started:
                 raise  # the response is half sent: only closing the connection reports the error
             await self.broken(scope)(scope, receive, send)
+
+    def _tell(self, scope: Scope, error: Exception) -> None:
+        """Log an error, of each place in the code once in `BROKE_SECONDS`: whoever finds one could fill a disk."""
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        place, now = (frame.f_code.co_filename, line), asyncio.get_running_loop().time()
+        if now - self.told.get(place, -math.inf) >= BROKE_SECONDS:
+            self.told[place] = now
+            log.error("request.broke", method=scope["method"], path=scope["path"], exc_info=error)
 
 
 _REFUSED: Final = MappingProxyType(

@@ -7,7 +7,8 @@ encoded as fast as the client takes them, so that only the rows themselves stay 
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from starlette.responses import Response, StreamingResponse
@@ -22,13 +23,26 @@ CHARACTERS: Final = 128 << 10
 """The characters of a piece, besides those of escapes."""
 _VALUE: Final = 24
 """Counted for each value in addition to its characters."""
+_LIST: Final = 96
+"""Counted for each list and each row."""
 _JSON: Final = "application/json"
+
+
+@dataclass(slots=True)
+class Unsent:
+    """The bytes of answers that clients have not taken yet, and the turn to work on one of them.
+
+    Each thread that encodes takes its share of the interpreter from the event loop.
+    """
+
+    spool: Spool
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def answer(
     head: Mapping[str, Any],
     rows: Rows,
-    unsent: Spool,
+    unsent: Unsent,
     caller: str,
     *,
     status: int = 200,
@@ -50,19 +64,30 @@ class _Large(StreamingResponse):
         self,
         head: Mapping[str, Any],
         rows: Rows,
-        unsent: Spool,
+        unsent: Unsent,
         caller: str,
         status: int,
         headers: Mapping[str, str] | None,
     ) -> None:
-        super().__init__(pieces(head, rows), status_code=status, media_type=_JSON, headers=headers)
+        super().__init__(self._pieces(head), status_code=status, media_type=_JSON, headers=headers)
         self.rows, self.unsent, self.caller = rows, unsent, caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the rows. Raises what `Spool.check` raises, before anything is sent."""
-        with Kept(self.unsent, self.caller) as held:
-            held.take(await asyncio.to_thread(_size, self.rows))
+        with Kept(self.unsent.spool, self.caller) as held:
+            async with self.unsent.turn:
+                size = await asyncio.to_thread(_size, self.rows)
+            held.take(size)
             await super().__call__(scope, receive, send)
+
+    async def _pieces(self, head: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        left = pieces(head, self.rows)
+        while True:
+            async with self.unsent.turn:
+                piece = await asyncio.to_thread(next, left, b"")
+            if not piece:
+                return
+            yield piece
 
 
 def pieces(head: Mapping[str, Any], rows: Rows) -> Iterator[bytes]:
@@ -115,15 +140,16 @@ def _value(value: object) -> Iterator[str]:
 
 
 def _size(value: object, *, most: int = sys.maxsize) -> int:
-    """Return about how many bytes a value takes. No more of it is looked at once it takes more than `most`."""
+    """Return about how many bytes a value takes in memory. None of it is looked at beyond `most`."""
     if isinstance(value, str):
-        return _VALUE + len(value)
-    size = _VALUE
-    if isinstance(value, list | tuple):
-        for one in cast("Sequence[Any]", value):
-            size += _size(one, most=most - size)
-            if size > most:
-                break
+        return _VALUE + (len(value) if value.isascii() else sys.getsizeof(value))
+    if not isinstance(value, list | tuple):
+        return _VALUE
+    size = _LIST
+    for one in cast("Sequence[Any]", value):
+        size += _size(one, most=most - size)
+        if size > most:
+            break
     return size
 
 

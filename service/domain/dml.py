@@ -5,8 +5,8 @@ the statement overran its share of the epoch's time, or the epoch was abandoned.
 carries the statement alone. An epoch that was abandoned because of a lost worker, a job or an operator does not count.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from service.protocol.ids import StatementId
@@ -65,6 +65,44 @@ class SinglesTurn:
         """Record how long a statement took that had an epoch of its own."""
         if seconds > _BRIEF:
             self.due = now + min(seconds * _REST, _REST_MAX)
+
+
+@dataclass(slots=True)
+class CallerTurns:
+    """Whose statements share an epoch.
+
+    An epoch ends for all when a view fails over the rows of one of them. A caller with many such views would hold up
+    the others for as long as these last. So after such an epoch each of its callers has epochs of its own, in turn,
+    until one of them is committed.
+    """
+
+    apart: set[str] = field(default_factory=set[str])
+    carried: frozenset[str] = frozenset()
+    """The callers whose statements the newest barrier has."""
+    _last: dict[str | None, int] = field(default_factory=dict[str | None, int])
+    _number: int = 0
+
+    def next(self, waiting: Iterable[str]) -> frozenset[str]:
+        """Return the callers whose statements the next barrier carries, of those for whom some wait, in order."""
+        groups: dict[str | None, set[str]] = {}
+        for caller in waiting:
+            groups.setdefault(caller if caller in self.apart else None, set()).add(caller)
+        chosen = min(groups, key=lambda one: self._last.get(one, 0), default=None)
+        self.carried = frozenset(groups.get(chosen, ()))
+        self._number += 1
+        self._last = {one: at for one, at in self._last.items() if one is None or one in self.apart}
+        self._last[chosen] = self._number
+        return self.carried
+
+    def failed(self) -> None:
+        """Record that a view failed in the epoch of the newest barrier."""
+        self.apart |= self.carried
+        self.carried = frozenset()
+
+    def committed(self) -> None:
+        """Record that the epoch of the newest barrier is committed."""
+        self.apart -= self.carried
+        self.carried = frozenset()
 
 
 def failed(carried: Sequence[tuple[StatementId, int]], *, culprit: StatementId | None, hung: bool) -> list[StatementId]:

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from service.domain.shares import Shares
 from service.protocol.ids import RelationId
 from service.protocol.stage import LookupIndex
 
-BUILDERS_MAX: Final = 2
-"""The number of concurrent builds that go on. Each reads and sorts a whole table."""
+BUILDERS_MAX: Final = 3
+"""The number of concurrent builds that go on, of which one caller has two. Each reads and sorts a whole table."""
 BUILDS_MAX: Final = 8
-"""The number of concurrent builds, with those that wait for the transaction of somebody else."""
+"""The number of concurrent builds, with those that wait for the transaction of somebody else. One caller has four."""
 
 
 def needed(
@@ -36,18 +37,29 @@ def lacking(lookups: Collection[LookupIndex], created: Collection[LookupIndex]) 
 
 
 def begun(
-    due: Sequence[LookupIndex], running: Collection[LookupIndex], held: Collection[LookupIndex]
+    due: Sequence[LookupIndex],
+    running: Collection[LookupIndex],
+    held: Collection[LookupIndex],
+    callers: Mapping[LookupIndex, str],
 ) -> Sequence[LookupIndex]:
     """Return which of the builds that are due begin now.
 
     A table has one build at a time: of two, each would wait for the other. A build of `running` that is `held` by the
-    transaction of somebody else leaves its place to others, and keeps what it has done.
+    transaction of somebody else leaves its place to others, and keeps what it has done. `callers` have the views that
+    need the indexes. Those that users named count as of one caller.
     """
     busy = {one.relation for one in running}
-    places = min(BUILDERS_MAX - len(set(running) - set(held)), BUILDS_MAX - len(running))
+    going_on, every = Shares(BUILDERS_MAX), Shares(BUILDS_MAX)
+    for one in running:
+        every.take(callers.get(one, ""))
+        if one not in held:
+            going_on.take(callers.get(one, ""))
     chosen: list[LookupIndex] = []
     for one in due:
-        if len(chosen) < places and one.relation not in busy:
+        caller = callers.get(one, "")
+        if one.relation not in busy and going_on.room(caller) and every.room(caller):
+            going_on.take(caller)
+            every.take(caller)
             busy.add(one.relation)
             chosen.append(one)
     return chosen

@@ -54,5 +54,14 @@ def check_no_loop(location: str, read: Collection[str]) -> None:
         )
 
 
+def check_purge(location: str, others: Collection[str]) -> None:
+    """Raise Invalid if another table lies below a table whose folder is to be removed."""
+    inner = next((one for one in sorted(others) if one != location and _is_under(one, location)), None)
+    if inner is not None:
+        raise Invalid(
+            f"PURGE removes all that lies in {location}, and another table lies at {inner}: drop without PURGE"
+        )
+
+
 def _is_under(location: str, root: str) -> bool:
     return location == root or location.startswith(f"{root.rstrip('/')}/")

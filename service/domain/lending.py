@@ -11,6 +11,8 @@ LOAN_SECONDS: Final = 60
 """How long a loan lasts that is not renewed."""
 LOAN_LIFE: Final = timedelta(minutes=30)
 """As long as a transaction of a login may be open."""
+_DIGITS_MAX: Final = 11
+"""Of seconds since 1970: with one more, they are in no year of Python's."""
 LOANS_MAX: Final = 8
 """The most loans of one borrower."""
 
@@ -27,7 +29,7 @@ class Loan:
     def parse(cls, text: str) -> Self | None:
         """Return the loan of a text, or None if it is none."""
         kind, *parts = text.split(".")
-        if kind != "loan" or len(parts) != 3 or not parts[1].isdecimal() or len(parts[1]) > 12:
+        if kind != "loan" or len(parts) != 3 or not parts[1].isdecimal() or len(parts[1]) > _DIGITS_MAX:
             return None
         return cls(parts[0], datetime.fromtimestamp(int(parts[1]), UTC), parts[2])
 

@@ -36,21 +36,32 @@ def awaited(order: Order, scans: Collection[OrderedScan]) -> Mapping[FragmentId,
 
     The predecessors are in the order of the edges. A fragment that may read is absent.
     """
-    through = _through(order, scans)
+    befores: dict[RelationId, dict[RelationId, None]] = {}
+    for before, after in order:
+        befores.setdefault(after, {})[before] = None
+    through = _through(befores, {scan.relation for scan in scans if not scan.finished})
     waits = {
-        scan.fragment: tuple(
-            dict.fromkeys(before for before, after in order if after == scan.relation and before not in through)
-        )
-        for scan in scans
+        relation: tuple(before for before in befores.get(relation, ()) if before not in through)
+        for relation in {scan.relation for scan in scans}
     }
-    return {fragment: relations for fragment, relations in waits.items() if relations}
+    return {scan.fragment: waits[scan.relation] for scan in scans if waits[scan.relation]}
 
 
-def _through(order: Order, scans: Collection[OrderedScan]) -> set[RelationId]:
-    reading = {scan.relation for scan in scans if not scan.finished}
-    done = {relation for edge in order for relation in edge} - reading
+def _through(befores: Mapping[RelationId, Collection[RelationId]], reading: Collection[RelationId]) -> set[RelationId]:
+    afters: dict[RelationId, list[RelationId]] = {}
+    for after, its in befores.items():
+        for before in its:
+            afters.setdefault(before, []).append(after)
+    left = {one: len(its) for one, its in befores.items()}
     through: set[RelationId] = set()
-    # Each round adds at least one relation, so there are at most as many rounds as relations.
-    while more := {one for one in done - through if all(before in through for before, after in order if after == one)}:
-        through |= more
+    ready = [one for one in afters if one not in befores]
+    while ready:
+        one = ready.pop()
+        if one in reading:
+            continue
+        through.add(one)
+        for after in afters.get(one, ()):
+            left[after] -= 1
+            if not left[after]:
+                ready.append(after)
     return through

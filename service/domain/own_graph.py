@@ -11,7 +11,7 @@ from service.domain.errors import Invalid
 from service.domain.strategy import Strategy
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
-from service.protocol.stage import Stage, equated
+from service.protocol.stage import Equalities, Stage
 
 
 def whole_input(stage: Stage) -> RelationId | None:
@@ -22,9 +22,10 @@ def whole_input(stage: Stage) -> RelationId | None:
     """
     if stage.partition is not None:
         return stage.driver.relation if stage.is_whole and not stage.partition.first else None
+    equalities = Equalities(stage)
     for one in stage.inputs[1:]:
         others = {each.alias for each in stage.inputs if each.alias != one.alias}
-        if not any(equated(stage, one.alias, others)):
+        if not any(equalities.with_inputs(one.alias, others)):
             return stage.driver.relation if one.single else one.relation
     return None
 

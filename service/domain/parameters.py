@@ -1,7 +1,7 @@
 """Define system parameters (`ALTER SYSTEM SET`) and session variables (`SET`): names, defaults and allowed values."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Final, Self
@@ -111,10 +111,10 @@ class SystemParameters:
         """Bounds of the adaptive limit. Concurrent ALTERs can leave floor > ceiling, so the floor is clamped."""
         return Bounds(min(self.backfill_auto_floor, self.backfill_auto_ceiling), self.backfill_auto_ceiling)
 
-    def of_scans(self, *, shared: bool) -> ScanLimits:
+    def of_scans(self, *, shared: bool, apart: Sequence[str] = ()) -> ScanLimits:
         """Return what the workers need. Changes have a time limit where others wait for them, in a `shared` graph."""
         timeout_ms = self.stage_timeout_ms if shared else 0
-        return ScanLimits(timeout_ms, self.spark_history_rows, self.spark_changes_rows)
+        return ScanLimits(timeout_ms, self.spark_history_rows, self.spark_changes_rows, tuple(apart))
 
     @classmethod
     def of(cls, stored: Mapping[str, str]) -> Self:

@@ -4,16 +4,20 @@ The quotas of a tenant are those of its role. Each is a system parameter, where 
 have none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from service.domain.errors import OverQuota
+from service.domain.errors import Invalid, OverQuota
 from service.domain.job import Job
 from service.domain.parameters import SystemParameters
 from service.domain.roles import Role
 
+PLAN_BYTES_MAX: Final = 64 << 20
+"""Maximum of bytes of all plans. The barrier that begins a generation carries them, and the service that leads parses
+it in one go: seconds for so many. A tenant may have no more than what stays free, as of places (`domain.shares`).
+"""
 _NAMED_MAX: Final = 5
 """How many jobs a refusal names."""
 
@@ -53,6 +57,20 @@ def too_many_jobs(bound: Bound, tenant: str, jobs: Sequence[Job]) -> OverQuota:
         quota=bound.name,
         limit=bound.value,
         used=len(jobs),
+    )
+
+
+def plans_fit(tenant: str, held: Mapping[str, int]) -> bool:
+    """Whether the tenant's plans leave as much free as they have, where tenants hold so many bytes."""
+    return sum(held.values()) + held.get(tenant, 0) <= PLAN_BYTES_MAX
+
+
+def too_long_plans(size: int, tenant: str, held: Mapping[str, int]) -> Invalid:
+    """Return the refusal of a CREATE whose plan has `size` bytes, where tenants hold so many with it."""
+    return Invalid(
+        f"its plan has {size} bytes, all of {tenant or 'this caller'} have {held.get(tenant, 0)} with it, and those of"
+        f" everybody {sum(held.values())}, of {PLAN_BYTES_MAX}: read fewer columns or branches, or drop other views and"
+        " tables"
     )
 
 

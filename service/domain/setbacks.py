@@ -9,10 +9,11 @@ suspected `LOSSES_MAX` times within `WINDOW` is failed. A worker that was killed
 
 A worker computes at most one job of the database graph and one job of a partial graph at a time. If both are suspected,
 the job of the partial graph fails first, because it is still being created. Of several jobs of the database graph that
-forward a few changes beside each other it suspects none; the next generation computes them one by one at first.
+forward a few changes beside each other it suspects none. For an hour all jobs of their callers are computed one by one:
+one that takes too much is told then, and the sum of several is not reached again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -22,6 +23,8 @@ from service.protocol.report import Failed
 
 LOSSES_MAX: Final = 3
 WINDOW: Final = timedelta(minutes=10)
+APART: Final = timedelta(hours=1)
+"""How long the jobs of a caller are computed one by one after several together took all memory."""
 
 
 @dataclass(slots=True)
@@ -63,6 +66,8 @@ class Suspects:
 
     failed: dict[str, datetime] = field(default_factory=dict[str, datetime])
     """When a job of a caller last had to be failed."""
+    crowds: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """When jobs of a caller, beside others, last took all memory."""
 
     def suspect(self, graph: GraphId, job: JobId, *, caller: str, now: datetime) -> bool:
         """Record a loss, and return whether the job has to be failed.
@@ -82,3 +87,12 @@ class Suspects:
         del self.losses[graph, job]
         self.failed[caller] = now
         return True
+
+    def crowded(self, callers: Iterable[str], *, now: datetime) -> None:
+        """Record that jobs of these callers took all memory together."""
+        self.crowds.update(dict.fromkeys(callers, now))
+
+    def apart(self, *, now: datetime) -> Sequence[str]:
+        """Return the callers whose jobs are computed one by one."""
+        self.crowds = {caller: at for caller, at in self.crowds.items() if now - at < APART}
+        return sorted(self.crowds)

@@ -44,6 +44,9 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "min_wal_size": "1GB",
         "max_wal_size": "4GB",
         "checkpoint_timeout": "15min",
+        # A reader that listens and cannot be stopped keeps all notifications: 1 GB, where the default is 8. A service
+        # whose notifications find no room is half a second later (docs/operations.md).
+        "max_notify_queue_pages": "131072",
         "max_replication_slots": "32",
         "max_wal_senders": "32",
         # Our statements are short and many: JIT compilation costs more than it saves.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import delete, insert, not_, select
+from sqlalchemy import Delete, delete, insert, not_, select
 
 from service.domain.roles import Role
 from service.meta_store.documents import printable
@@ -12,7 +12,10 @@ from service.meta_store.engine import OnConnection
 from service.meta_store.schema.access import audit_entry
 from service.ports.audit import Asker, AuditEntry, Outcome
 
-_ADD: Final = insert(audit_entry)
+KEPT: Final = 100_000
+"""How many of the newest entries of each actor are kept: none fills the store, or removes those of others."""
+_TRIM_EVERY: Final = 1_000
+_ADD: Final = insert(audit_entry).returning(audit_entry.c.id)
 _SHOWN: Final = select(audit_entry).order_by(audit_entry.c.id.desc())
 
 
@@ -20,7 +23,7 @@ class Audit(OnConnection):
     """The append-only audit trail."""
 
     async def add(self, asker: Asker, outcome: Outcome) -> None:
-        """Add an entry for the asker's call, which must not be None."""
+        """Add an entry for the asker's call, which must not be None. Now and then it deletes old ones of the actor."""
         call = asker.call
         assert call is not None, asker
         row = {
@@ -36,7 +39,9 @@ class Audit(OnConnection):
             "request_id": call.request_id,
             "trace_id": call.trace_id,
         }
-        await self._connection.execute(_ADD, row)
+        for added in (await self._connection.execute(_ADD, row)).scalars():
+            if added % _TRIM_EVERY == 0:
+                await self._connection.execute(_beyond(printable(asker.actor)))
 
     async def newest(
         self, *, before: int | None, limit: int, discreet: bool, actor: str | None = None, target: str | None = None
@@ -70,3 +75,12 @@ class Audit(OnConnection):
 
     async def forget_older(self, than: datetime) -> None:
         await self._connection.execute(delete(audit_entry).where(audit_entry.c.at < than))
+
+
+def _beyond(actor: str) -> Delete:
+    """Return the statement that deletes the entries of an actor that are older than its `KEPT` newest."""
+    own = select(audit_entry.c.id).where(audit_entry.c.actor == actor)
+    oldest = own.order_by(audit_entry.c.id.desc()).offset(KEPT - 1).limit(1).scalar_subquery()
+    # Another transaction may delete some of them at this moment, in any order.
+    old = own.where(audit_entry.c.id < oldest).with_for_update(skip_locked=True)
+    return delete(audit_entry).where(audit_entry.c.id.in_(old))

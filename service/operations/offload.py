@@ -1,13 +1,17 @@
 """Parse and bind expensive statements in another process, so that they do not block the event loop."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Final, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from service.ports.parsing import Parsers
 from service.protocol.relation import Relation
 from service.sql.dml.bind import BoundInsert, bind_constants, bind_insert
 from service.sql.parse import parse
+from service.sql.queries.drafts import Draft
+from service.sql.queries.plan import plan_query
+from service.sql.queries.planner import TooManySteps
 from service.sql.statements.dml import Insert, parse_constants
 from service.sql.statements.statement import Statement
 from service.sql.text.tree import Tree
@@ -15,6 +19,10 @@ from service.sql.text.weight import SHORT, is_light
 
 LONG: Final = 32_000
 """Constants in so many characters take some 10 milliseconds."""
+INLINE_STEPS: Final = 5_000
+"""So many steps of planning take some 100 milliseconds. Views in a few levels take some hundred steps."""
+INLINE_CHARACTERS: Final = 8_000
+"""Expressions of so many characters are finished in some 50 milliseconds."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -39,8 +47,42 @@ async def beside_views(
     """
     if not views:
         return await beside(parsers, text, read, *args, **kwargs)
-    length = len(text) + sum(len(view.text) for view in views.values())
-    return await parsers.run(length, read, *args, **kwargs)
+    return await apart(parsers, text, views, read, *args, **kwargs)
+
+
+async def apart(
+    parsers: Parsers, text: str, views: Mapping[str, Tree], read: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Run a pure binder in another process, because its work may grow exponentially with the levels of queries."""
+    return await parsers.run(len(text) + sum(len(view.text) for view in views.values()), read, *args, **kwargs)
+
+
+async def planned(
+    parsers: Parsers,
+    text: str,
+    query: Tree,
+    relations: Mapping[str, Relation],
+    views: Mapping[str, Tree],
+    names: Sequence[str],
+) -> tuple[Draft, ...]:
+    """Plan the query of a statement: inline if it takes few steps, otherwise in another process.
+
+    Raises the errors of `plan_query`, but TooManySteps.
+    """
+    if not views and is_light(text):
+        with suppress(TooManySteps):
+            return plan_query(query, relations, views, names, INLINE_STEPS)
+    return await apart(parsers, text, views, plan_query, query, relations, views, names)
+
+
+async def typed(
+    parsers: Parsers, draft: Draft, read: Callable[Concatenate[Draft, P], T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Run a step of finishing a draft: inline if its expressions are short, otherwise in another process."""
+    size = sum(map(len, draft.trees))
+    if size <= INLINE_CHARACTERS:
+        return read(draft, *args, **kwargs)
+    return await parsers.run(size, read, draft, *args, **kwargs)
 
 
 async def parsed(parsers: Parsers, text: str) -> Statement:

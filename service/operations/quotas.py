@@ -9,11 +9,12 @@ from functools import partial
 from service.domain.errors import OverQuota, Unavailable
 from service.domain.job import Job
 from service.domain.parameters import SystemParameters
-from service.domain.quotas import Bound, Quota, bound_of, too_many_jobs
+from service.domain.quotas import Bound, Quota, bound_of, plans_fit, too_long_plans, too_many_jobs
 from service.domain.roles import Role
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
+from service.ports.records import NewJob
 
 
 async def check_jobs(world: Context, tx: Transaction, asker: Asker, new: Job) -> None:
@@ -29,6 +30,13 @@ async def check_jobs(world: Context, tx: Transaction, asker: Asker, new: Job) ->
     others = [job for job in await tx.queue.unfinished_of(asker.actor) if job.id != new.id]
     if len(others) >= bound.value:
         raise counted(world, too_many_jobs(bound, asker.actor, others))
+
+
+async def check_plans(tx: Transaction, new: NewJob, tenant: str) -> None:
+    """Raise Invalid if the tenant's plans, with that of the new job, which `tx` has added, are too long (I13)."""
+    held = await tx.queue.plan_bytes()
+    if not plans_fit(tenant, held):
+        raise too_long_plans(new.plan_bytes, tenant, held)
 
 
 async def calls_bound(world: World, role: Role) -> Bound | None:

@@ -16,7 +16,7 @@ from service.domain.attention import Attention
 from service.domain.awaited import Awaited
 from service.domain.backlog import Backlog
 from service.domain.command_turns import CommandTurns
-from service.domain.dml import SinglesTurn
+from service.domain.dml import CallerTurns, SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.graph import Pace
 from service.domain.lake_places import ANYWHERE, LakeRoots
@@ -185,6 +185,8 @@ class Leading:
     """The time that barriers spend outside the worker."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)
     """Decides when a barrier carries a single statement."""
+    callers: CallerTurns = field(default_factory=CallerTurns)
+    """Decides whose statements share an epoch."""
     commands: CommandTurns = field(default_factory=CommandTurns)
     """Decides whose command a barrier carries."""
     loads: LoadPace = field(default_factory=LoadPace)

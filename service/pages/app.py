@@ -29,7 +29,7 @@ from service.pages import live, logins, render
 from service.pages.acting import ACTIONS, Act, Action
 from service.pages.asking import Ask
 from service.pages.data import sql
-from service.pages.door import Door
+from service.pages.door import Door, with_own_cookie
 from service.pages.notices import PARAMETER, Notice, Notices
 from service.pages.running import Verifications
 from service.pages.sessions import Sessions
@@ -119,6 +119,7 @@ class Switch:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope = with_own_cookie(scope)
         path: str = scope["path"]
         if self.base and (path == self.base or path.startswith(f"{self.base}/")):
             path = path.removeprefix(self.base) or "/"

@@ -96,6 +96,10 @@ class JobQueue(Protocol):
         """
         ...
 
+    async def plan_bytes(self) -> Mapping[str, int]:
+        """Return how many bytes the plans of each tenant's jobs have (`NewJob.plan_bytes`), of those that are there."""
+        ...
+
     async def too_slow(self, jobs: Collection[JobId], *, now: datetime) -> None:
         """Record for the tenant of each of these jobs that its view took longer than `stage_timeout_ms` allows."""
         ...

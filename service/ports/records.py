@@ -263,6 +263,16 @@ class NewJob:
         assert {one for edge in self.order for one in edge} <= {scan.node for scan in self.table_scans}, self.order
 
     @property
+    def plan_bytes(self) -> int:
+        """About how many bytes it adds to the barrier that begins a generation: its own relations and its stages.
+
+        Those of others that it reads are there once.
+        """
+        computing = (one for one in self.fragments if isinstance(one, NewTableScan | NewOperator))
+        queries, relations = [one.query for one in computing], (self.relation, *self.hidden)
+        return sum(len(one.model_dump_json()) for one in (*queries, *(each.without_defaults for each in relations)))
+
+    @property
     def table_scans(self) -> tuple[NewTableScan, ...]:
         """The scans of upstreams."""
         return tuple(one for one in self.fragments if isinstance(one, NewTableScan))
@@ -348,6 +358,7 @@ class StoredStatement:
     statement: Statement
     staged_rows: int | None = None
     applied_rows: int = 0
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from service.protocol.ids import Bigint, GraphId, WorkerId
 
-VERSION: Final = 7
+VERSION: Final = 8
 """Grows when a message changes so that the other side would misread it. The service refuses a worker of another
 version.
 """

@@ -31,11 +31,13 @@ class BarrierKind(StrEnum):
 class ScanLimits:
     """How long the changes of a scan may take in the generation that an initial barrier begins (0 is no bound). From
     how many rows on Spark reads history, or follows the changes of an epoch, where the user left that to tidefill.
+    Jobs of the callers in `apart` are computed one by one, because some of them together took all memory.
     """
 
     timeout_ms: int = 0
     spark_history_rows: int = 100_000
     spark_changes_rows: int = 1_000_000
+    apart: tuple[str, ...] = ()
 
 
 class Barrier(BaseModel):

@@ -1,15 +1,25 @@
 """Define the mutations: a barrier carries at most one, and it acts before anything else of its epoch (I4)."""
 
-from collections.abc import Hashable
-from typing import Annotated, Final, Literal, Self, TypeVar
+from collections.abc import Hashable, Mapping
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    model_serializer,
+    model_validator,
+)
 
 from service.protocol.cdc import CdcScan
 from service.protocol.first_fault import first_fault
-from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
+from service.protocol.ids import BIGINT_MAX, FragmentId, JobId, RelationId
 from service.protocol.plan import ActorPlan, JobPlan
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
 
 RATE_LIMIT_MAX: Final = 2_147_483_647
 """A limit is a Postgres integer, as in RisingWave; no worker reads faster."""
@@ -30,6 +40,28 @@ _Limits = dict[Annotated[FragmentId, _ID], RateLimit | None]
 
 class _Mutation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_RELATIONS: Final = TypeAdapter(tuple[Relation, ...])
+
+
+def _named(relation: RelationId) -> Relation:
+    """Return a relation with nothing but its id, which no real one is."""
+    return Relation.model_construct(
+        id=relation, name="", kind=RelationKind.TABLE, columns=(), key=(), vnode_count=0, lake=None
+    )
+
+
+def _whole(plan: Mapping[str, Any], known: Mapping[RelationId, Relation]) -> Mapping[str, Any]:
+    """Return the JSON of a job or a fragment with relations in place of their ids."""
+
+    def whole(one: Mapping[str, Any]) -> Any:
+        return one if one["columns"] else known[one["id"]]
+
+    alone = {name: whole(plan[name]) for name in ("relation", "upstream") if name in plan}
+    several = {name: [whole(one) for one in plan[name]] for name in ("hidden", "lookups", "inputs") if name in plan}
+    fragments = {"fragments": [_whole(one, known) for one in plan["fragments"]]} if "fragments" in plan else {}
+    return {**plan, **alone, **several, **fragments}
 
 
 class Pause(_Mutation):
@@ -69,11 +101,37 @@ class StartFragmentBackfill(_Mutation):
 
 
 class Add(_Mutation):
-    """Build the actors of jobs. On an initial barrier: every job of the graph, and whether the graph is paused."""
+    """Build the actors of jobs. On an initial barrier: every job of the graph, and whether the graph is paused.
+
+    As JSON, a relation of many jobs and fragments is whole in `relations`, and has no columns in them. The field is
+    empty in memory.
+    """
 
     type: Literal["add"] = "add"
     jobs: tuple[JobPlan, ...]
     paused: bool = False
+    relations: tuple[Relation, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _brief(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        known: dict[RelationId, Relation] = {}
+
+        def briefly(relation: Relation) -> Relation:
+            first = known.setdefault(relation.id, relation)
+            same = first is relation or first == relation
+            return _named(relation.id) if same else relation
+
+        jobs = tuple(one.each_relation(briefly) for one in self.jobs)
+        return dump(self.model_copy(update={"jobs": jobs, "relations": tuple(known.values())}))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not data.get("relations"):  # pyright: ignore[reportUnknownMemberType]
+            return data  # pyright: ignore[reportUnknownVariableType]
+        given = cast("Mapping[str, Any]", data)
+        known = {one.id: one for one in _RELATIONS.validate_python(given["relations"])}
+        return {**given, "relations": (), "jobs": [_whole(one, known) for one in given["jobs"]]}
 
 
 class Stop(_Mutation):

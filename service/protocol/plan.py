@@ -1,5 +1,6 @@
 """Define the plan from which a worker builds a job: its relation, its fragments, and their actors and positions."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
@@ -160,6 +161,11 @@ class TableScanPlan(_HistoryScan):
         """The relations that it reads, the upstream first."""
         return (self.upstream, *self.lookups)
 
+    def each_relation(self, change: Callable[[Relation], Relation]) -> Self:
+        """Return the plan with each of its relations changed."""
+        changed = {"upstream": change(self.upstream), "lookups": tuple(map(change, self.lookups))}
+        return self.model_copy(update=changed)
+
 
 class SourceScanPlan(_HistoryScan):
     """A scan that makes the job's table follow an external table. Its actors own splits instead of vnodes."""
@@ -197,6 +203,10 @@ class OperatorPlan(_Fragment):
         """The relations that it reads, the driver's first."""
         return self.inputs
 
+    def each_relation(self, change: Callable[[Relation], Relation]) -> Self:
+        """Return the plan with each of its relations changed."""
+        return self.model_copy(update={"inputs": tuple(map(change, self.inputs))})
+
 
 HistoryScanPlan = TableScanPlan | SourceScanPlan | SplitScanPlan
 FragmentPlan = Annotated[
@@ -229,6 +239,16 @@ class JobPlan(_Value):
     fragments: tuple[FragmentPlan, ...]
     snapshot: SnapshotPlan | None = None
     caller: str = ""
+
+    def each_relation(self, change: Callable[[Relation], Relation]) -> Self:
+        """Return the plan with each of its relations changed."""
+        fragments = tuple(
+            one.each_relation(change) if isinstance(one, TableScanPlan | OperatorPlan) else one
+            for one in self.fragments
+        )
+        hidden = tuple(map(change, self.hidden))
+        changed = {"relation": change(self.relation), "hidden": hidden, "fragments": fragments}
+        return self.model_copy(update=changed)
 
     @property
     def outputs(self) -> tuple[Relation, ...]:

@@ -105,6 +105,15 @@ class Relation(BaseModel):
         raise KeyError(name)
 
     @property
+    def without_defaults(self) -> Self:
+        """The relation as plans have it: only statements that insert rows need the defaults, which may be long."""
+        if not any(one.default for one in self.columns):
+            return self
+        return self.model_copy(
+            update={"columns": tuple(one.model_copy(update={"default": None}) for one in self.columns)}
+        )
+
+    @property
     def visible(self) -> tuple[Column, ...]:
         """The columns that users see."""
         return tuple(column for column in self.columns if not column.hidden)

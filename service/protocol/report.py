@@ -138,8 +138,10 @@ class Failed(_Answer):
     `deterministic` means that the same epoch would fail the same way again (for example a bad cast in a query). The
     leader fails such a job at once, so that it does not block the graph, and so it does with a `statement` that is
     `too_slow`. `exhausted` means that the worker ran out of memory while it computed the job, or that the error may be
-    due to the moment or to the job. The leader fails a job that does so repeatedly. `too_slow` is as in `JobFailure`.
-    `others` are further jobs that failed deterministically in this epoch: all of them cost one recovery (I13).
+    due to the moment or to the job. The leader fails a job that does so repeatedly. `beside` are several jobs that were
+    computed beside each other when the worker ran out of memory: the next generation computes what their callers own
+    one by one. `too_slow` is as in `JobFailure`. `others` are further jobs that failed deterministically in this epoch:
+    all of them cost one recovery (I13).
     """
 
     type: Literal["failed"] = "failed"
@@ -148,6 +150,7 @@ class Failed(_Answer):
     statement: Bigint[StatementId] | None = None
     deterministic: bool = False
     exhausted: bool = False
+    beside: Annotated[tuple[Bigint[JobId], ...], FailFast()] = ()
     too_slow: bool = False
     others: Annotated[tuple[JobFailure, ...], FailFast()] = ()
 

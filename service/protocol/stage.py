@@ -329,53 +329,56 @@ def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset
             return frozenset({LookupIndex(relation.id, (*sorted(columns), *order))})
         return frozenset({lookup_index(relation, columns)} if columns else ())
     of = {one.alias: relations[one.relation] for one in stage.inputs}
+    equalities = Equalities(stage)
     found = {
         lookup_index(of[alias], columns)
         for alias in of
         for other in of
-        if other != alias and (columns := {column for column, _ in equated(stage, alias, {other})})
-        if not by_key(stage, of, alias, {other})
+        if other != alias and (columns := {column for column, _ in equalities.with_inputs(alias, {other})})
+        if not equalities.by_key(of, alias, {other})
     }
-    alone = (alias for alias in of if len(of) > 1 and not any(equated(stage, alias, of.keys() - {alias})))
-    found |= {lookup_index(of[alias], columns) for alias in alone if (columns := set(_constant(stage, alias)))}
+    alone = (alias for alias in of if len(of) > 1 and not any(equalities.with_inputs(alias, of.keys() - {alias})))
+    found |= {lookup_index(of[alias], columns) for alias in alone if (columns := set(equalities.with_constants(alias)))}
     return frozenset(found)
 
 
-def _constant(stage: Stage, alias: str) -> Iterator[str]:
-    """Yield the columns of an input that conditions equate with constants."""
-    for mine, other in _equalities(stage):
-        if mine.alias == alias and mine.column is not None and not other.inputs:
-            yield mine.column
+class Equalities:
+    """Say with what the conditions of a stage equate the columns of its inputs."""
 
+    def __init__(self, stage: Stage) -> None:
+        self._of: dict[str, list[tuple[str, Side]]] = {}
+        self.read: dict[str, set[str]] = {}
+        """For each input those with whose values its columns are equated."""
+        for condition in stage.conditions:
+            if condition.equal is not None:
+                one, other = condition.equal
+                for mine, its in ((one, other), (other, one)):
+                    if mine.alias is not None and mine.column is not None:
+                        self._of.setdefault(mine.alias, []).append((mine.column, its))
+                        self.read.setdefault(mine.alias, set()).update(its.inputs)
 
-def _equalities(stage: Stage) -> Iterator[tuple[Side, Side]]:
-    """Yield both sides of each equality, each side first once."""
-    for condition in stage.conditions:
-        if condition.equal is not None:
-            one, other = condition.equal
-            yield one, other
-            yield other, one
+    def with_constants(self, alias: str) -> Iterator[str]:
+        """Yield the columns of an input that conditions equate with constants."""
+        return (column for column, other in self._of.get(alias, ()) if not other.inputs)
 
+    def with_inputs(self, alias: str, known: AbstractSet[str]) -> Iterator[tuple[str, Side]]:
+        """Yield each column of an input that a condition equates with a value of `known` inputs, and that value."""
+        for column, other in self._of.get(alias, ()):
+            if other.inputs and known >= set(other.inputs):
+                yield column, other
 
-def equated(stage: Stage, alias: str, known: AbstractSet[str]) -> Iterator[tuple[str, Side]]:
-    """Yield each column of an input that a condition equates with a value of `known` inputs, and that value."""
-    for mine, other in _equalities(stage):
-        if mine.alias == alias and mine.column is not None and other.inputs and known >= set(other.inputs):
-            yield mine.column, other
+    def by_key(self, of: Mapping[str, Relation], alias: str, known: AbstractSet[str]) -> Mapping[str, Side] | None:
+        """Return the value of each key column if a row of `alias` is found by its key from `known` inputs, or None.
 
-
-def by_key(stage: Stage, of: Mapping[str, Relation], alias: str, known: set[str]) -> Mapping[str, Side] | None:
-    """Return the value of each key column if a row of `alias` is found by its key from `known` inputs, or None.
-
-    Both sides of each equality are columns of one type, so that equal values have one vnode.
-    """
-    relation = of[alias]
-    values = {
-        column: side
-        for column, side in equated(stage, alias, known)
-        if side.alias is not None
-        and side.column is not None
-        and of[side.alias].column(side.column).type == relation.column(column).type
-    }
-    keys = [part.name for part in relation.key]
-    return {name: values[name] for name in keys} if all(name in values for name in keys) else None
+        Both sides of each equality are columns of one type, so that equal values have one vnode.
+        """
+        relation = of[alias]
+        values = {
+            column: side
+            for column, side in self.with_inputs(alias, known)
+            if side.alias is not None
+            and side.column is not None
+            and of[side.alias].column(side.column).type == relation.column(column).type
+        }
+        keys = [part.name for part in relation.key]
+        return {name: values[name] for name in keys} if all(name in values for name in keys) else None

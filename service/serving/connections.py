@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
+from service.domain.cutting import KEPT_CHARACTERS
 from service.domain.errors import Conflict, Exhausted, Invalid, Unavailable
 
 Connection = psycopg.AsyncConnection[TupleRow]
@@ -155,11 +156,10 @@ def is_locked(error: psycopg.Error) -> bool:
 
 
 def said(error: psycopg.Error) -> str:
-    """Return the message of a Postgres error, with its detail if there is one."""
-    if error.diag.message_primary is None:
-        return str(error)
-    detail = error.diag.message_detail
-    return f"{error.diag.message_primary} ({detail})" if detail else error.diag.message_primary
+    """Return the message of a Postgres error, with its detail if there is one, each cut: they may quote long values."""
+    message, detail = error.diag.message_primary or str(error), error.diag.message_detail
+    told = message[:KEPT_CHARACTERS]
+    return f"{told} ({detail[:KEPT_CHARACTERS]})" if detail else told
 
 
 def trusted(text: str) -> sql.SQL:

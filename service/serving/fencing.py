@@ -34,6 +34,8 @@ is lost, because its graph is being recovered.
 _END_OLD_SESSIONS: Final = """
 select split_part(application_name, ':', 3)::bigint, pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid()
+  -- A read login may call itself what it likes.
+  and (usename = current_user or starts_with(usename, 'tidefill_writer_'))
   and case when application_name ~ ('^tidefill:' || %(graph)s || ':[0-9]{1,18}$')
            then split_part(application_name, ':', 3)::bigint < %(generation)s else false end
 """

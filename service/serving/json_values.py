@@ -65,6 +65,9 @@ def is_array(type_oid: int) -> bool:
 
 def _array(text: str, element: Convert) -> list[Any]:
     """Parse an array's text with any number of dimensions. Bounds that do not begin at 1 are dropped."""
+    if '"' not in text and text.rfind("{") == 0:
+        # One dimension without quotes is ten times faster so.
+        return [None if one == "NULL" else element(one) for one in text[1:-1].split(",") if one]
     root: list[Any] = []
     open_lists = [root]
     # Not `findall`, because the pieces of a long array take a hundred times its size.

@@ -110,7 +110,22 @@ begin
 end $$;
 """
 
-_UPGRADES: Final = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+_VERSION_5: Final = """
+-- Runs one statement of a user. An error is data, and cut: it may quote a value of a gigabyte, which a client of
+-- Postgres keeps in memory several times. A cancelled statement is none of the others.
+create or replace function state.attempt(
+    command text, out affected bigint, out ended bigint, out made bigint, out lost bigint, out error text, out code text
+) language plpgsql as $$
+begin
+    execute command into affected, ended, made, lost;
+exception when others then
+    error := left(sqlerrm, 2000);
+    code := sqlstate;
+end $$;
+revoke execute on function state.attempt from public;
+"""
+
+_UPGRADES: Final = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 """Entry n upgrades version n to n + 1. Entries are only appended."""
 
 

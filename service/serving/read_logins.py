@@ -35,6 +35,8 @@ _SETTINGS: Final = (
     # A session can change these two, so `read_sessions.py` keeps them, and the limit of a transaction.
     ("statement_timeout", f"{_LIMITS.statement.total_seconds():.0f}s"),
     ("idle_in_transaction_session_timeout", f"{_LIMITS.idle.total_seconds():.0f}s"),
+    # The statement of a client that is gone ends.
+    ("client_connection_check_interval", "5s"),
     # rw_catalog is not in the path, so `\d` lists only the user's relations, and no catalog view hides one of them.
     ("search_path", "public"),
 )

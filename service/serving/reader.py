@@ -26,6 +26,8 @@ from service.turns import Turns
 
 VALUE_BYTES: Final = 24
 """Counted for each value in addition to its text: the memory of a NULL in a result or of a number in a row."""
+LIST_BYTES: Final = 10 * VALUE_BYTES
+"""Counted for each list in an array. It takes less, but everybody waits while the garbage collector visits it."""
 FETCH_ROWS: Final = 1000
 _FETCH_BYTES: Final = 4 << 20
 """The approximate size of a portion of rows, once the width of the first row is known."""
@@ -73,6 +75,8 @@ class PostgresReader:
         self.lingering = set[asyncio.Task[None]]()
         """Each keeps a place of a query that could not be stopped."""
         self._large = Turns("large results", running=limits.large_max, waiting=limits.queries_max)
+        self._converting = asyncio.Lock()
+        """Held for each portion of a large result: a thread that converts takes the interpreter from the event loop."""
 
     def of(self, caller: str) -> "PostgresReader":
         """Return a reader with the same places, which takes the caller's share of them."""
@@ -136,7 +140,7 @@ class PostgresReader:
     ) -> tuple[list[tuple[Any, ...]], PGresult]:
         """Return at most `wanted` rows and a result that describes them. Raises TooLarge if they exceed `bound`.
 
-        A large result enters the limit on large results with `enter_large`.
+        A large result enters the limit on large results with `enter_large` before it is converted.
         """
         rows: list[tuple[Any, ...]] = []
         size, large, count = 0, False, min(wanted, 1)
@@ -144,16 +148,22 @@ class PostgresReader:
             try:
                 # Twice the remaining size, because bytes that wait in the socket may be counted twice.
                 result = await fetch(conn, count, bytes_max=2 * (bound.value - size) + _LARGE_BYTES)
-                portion, more = await _converted(conn, result, bound.value - size)
             except TooLargeError:
                 raise _too_large(bound) from None
+            found = None if large else await _converted(conn, result, min(_LARGE_BYTES, bound.value) - size)
+            if found is None:
+                if not large:
+                    await enter_large()
+                    large = True
+                async with self._converting:
+                    found = await _converted(conn, result, bound.value - size)
+            if found is None:
+                raise _too_large(bound)
+            portion, more = found
             rows += portion
             size += more
             if result.ntuples < count or len(rows) >= wanted:
                 return rows, result
-            if size > _LARGE_BYTES and not large:
-                await enter_large()
-                large = True
             count = _next_count(wanted - len(rows), width=size // len(rows), values=result.nfields)
 
 
@@ -176,7 +186,7 @@ async def _runs(pool: Pool, pid: int) -> bool:
 def _too_large(bound: Bound) -> TooLarge:
     return TooLarge(
         f"the result is larger than {bound.value} bytes ({bound.name}), of which each value"
-        f" takes {VALUE_BYTES} besides its text: select fewer or narrower rows",
+        f" takes {VALUE_BYTES} besides its text, and each list in an array {LIST_BYTES}: select fewer or narrower rows",
         limited_by=bound.name,
     )
 
@@ -186,8 +196,8 @@ def _next_count(left: int, *, width: int, values: int) -> int:
     return max(min(left, FETCH_ROWS, _FETCH_BYTES // max(width, 1), 4 * _SLICE_VALUES // max(values, 1)), 1)
 
 
-async def _converted(conn: Connection, result: PGresult, most: int) -> tuple[list[tuple[Any, ...]], int]:
-    """Return the rows of a result as JSON values, and their size. Raises TooLargeError if it is more than `most`."""
+async def _converted(conn: Connection, result: PGresult, most: int) -> tuple[list[tuple[Any, ...]], int] | None:
+    """Return the rows of a result as JSON values, and their size, or None if it is more than `most`."""
     if result.nfields == 0:
         return [()] * result.ntuples, result.ntuples * VALUE_BYTES
     transformer: abc.Transformer = adapt.Transformer(conn)
@@ -195,7 +205,7 @@ async def _converted(conn: Connection, result: PGresult, most: int) -> tuple[lis
     return await asyncio.to_thread(_in_slices, transformer, result, most)
 
 
-def _in_slices(transformer: abc.Transformer, result: PGresult, most: int) -> tuple[list[tuple[Any, ...]], int]:
+def _in_slices(transformer: abc.Transformer, result: PGresult, most: int) -> tuple[list[tuple[Any, ...]], int] | None:
     """Convert rows in small slices, because psycopg blocks the interpreter during each call."""
     kinds = [result.ftype(number) for number in range(result.nfields)]
     converts, arrays = [converter(kind) for kind in kinds], [is_array(kind) for kind in kinds]
@@ -205,17 +215,17 @@ def _in_slices(transformer: abc.Transformer, result: PGresult, most: int) -> tup
         texts: list[Row] = transformer.load_rows(first, min(first + step, result.ntuples), tuple)
         size += sum(_size(value, array=array) for row in texts for value, array in zip(row, arrays, strict=True))
         if size > most:
-            raise TooLargeError
+            return None
         rows += [_json(row, converts) for row in texts]
     return rows, size
 
 
 def _size(value: str | None, *, array: bool) -> int:
-    """Return about how many bytes a value takes in memory. Each element of an array is a value."""
+    """Return about how many bytes a value takes in memory. Each element of an array is a value, and each `{` a list."""
     if value is None:
         return VALUE_BYTES
-    elements = value.count(",") if array else 0
-    return VALUE_BYTES * (1 + elements) + (len(value) if value.isascii() else sys.getsizeof(value))
+    inner = VALUE_BYTES * value.count(",") + LIST_BYTES * value.count("{") if array else 0
+    return VALUE_BYTES + inner + (len(value) if value.isascii() else sys.getsizeof(value))
 
 
 async def _columns(conn: Connection, result: PGresult) -> tuple[tuple[str, str], ...]:

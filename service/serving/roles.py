@@ -50,6 +50,8 @@ _BY_SUPERUSER: Final = (
 _DENIED: Final = (
     r"^(pg_(try_)?advisory_.*|pg_notify|pg_sleep(_for|_until)?|set_config|lo_.*|loread|lowrite"
     r"|pg_cancel_backend|pg_terminate_backend|pg_logical_emit_message|pg_export_snapshot|pg_switch_wal"
+    # They take all partitions of Postgres's lock table at once, so loops of them delay everybody's transactions.
+    r"|pg_(safe_snapshot_)?blocking_pids|pg_isolation_test_session_is_blocked"
     r"|(query|table|schema|database|cursor)_to_xml.*|dblink.*)$"
 )
 _DENIED_FUNCTIONS: Final = """
@@ -138,7 +140,8 @@ async def make_writer(conn: Connection, name: str, password: str) -> None:
     await configure(conn, name, _WRITER_SETTINGS)
     role = sql.Identifier(name)
     await conn.execute(sql.SQL("grant usage on schema state, live, stage to {}").format(role))
-    await conn.execute(sql.SQL("grant execute on function state.hold_generation, state.refuse to {}").format(role))
+    granted = sql.SQL("grant execute on function state.hold_generation, state.refuse, state.attempt to {}")
+    await conn.execute(granted.format(role))
     await conn.execute(sql.SQL("grant usage on sequence state.row_ids to {}").format(role))
     await grant_existing(conn, name, "state", "select", "insert", "update", "delete")
     await grant_existing(conn, name, "live", "select")

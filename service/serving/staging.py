@@ -26,7 +26,7 @@ from service.protocol.ids import StatementId
 from service.serving import relation_ddl
 from service.serving.connections import Connection, Pool, is_away, said, translated, trusted
 from service.serving.roles import role_names
-from service.serving.user_query import one_statement, reading, refused_as_said
+from service.serving.user_query import one_statement, reading, refused_as_said, run
 
 CHUNK_BYTES: Final = 256 << 10
 KEY_BYTES: Final = 2_000
@@ -175,7 +175,8 @@ async def _copied_out(
     more = True
     try:
         with refused_as_said(timeout_ms=timeout_ms, prefix=head):
-            await source.wait(_begin(source.pgconn, text.encode()))
+            # psycopg's own COPY uses the simple protocol.
+            await run(source, text.encode(), ExecStatus.COPY_OUT)
             while more:
                 portion, more = await source.wait(_portion(source.pgconn))
                 yield portion
@@ -188,14 +189,6 @@ async def _taken(chunks: AsyncIterator[bytes], take: Callable[[int], None]) -> A
     async for chunk in chunks:
         take(len(chunk))
         yield chunk
-
-
-def _begin(pgconn: PGconn, statement: bytes) -> PQGen[None]:
-    """Start a COPY TO STDOUT with the extended protocol. psycopg's own COPY uses the simple one."""
-    pgconn.send_query_params(statement, None)
-    (result,) = yield from generators.execute(pgconn)
-    if result.status != ExecStatus.COPY_OUT:
-        raise error_from_result(result)
 
 
 def _portion(pgconn: PGconn) -> PQGen[tuple[bytes, bool]]:

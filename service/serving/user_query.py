@@ -33,6 +33,7 @@ GRACE_SECONDS: Final = 2.0
 _RECEIVE_BYTES: Final = 128 << 10
 _RECEIVED_AT: Final = 128
 """The offset of `tcpi_bytes_received` in Linux's `tcp_info`."""
+_ANSWER_BYTES_MAX: Final = 4 << 20
 _CURSOR: Final = "tidefill_query"
 _DECLARE: Final = f"declare {_CURSOR} no scroll cursor for "
 _EXPLAIN: Final = f"explain {_DECLARE}"
@@ -83,11 +84,7 @@ async def reading(pool: Pool, sql: str, *, timeout_ms: int, left: Left = ignore)
 async def explained(pool: Pool, sql: str, *, timeout_ms: int, left: Left = ignore) -> tuple[str, ...]:
     """Return the lines of the plan of a query, which is confined as in `reading`. Raises as it does."""
     async with _read_only_transaction(pool, _EXPLAIN, timeout_ms, left) as conn:
-        # With parameters, even none, libpq uses the extended protocol, which refuses a second statement.
-        conn.pgconn.send_query_params(_encoded(_EXPLAIN + sql), None)
-        *_, plan = await conn.wait(execute(conn.pgconn))
-        if plan.status != ExecStatus.TUPLES_OK:
-            raise errors.error_from_result(plan, encoding="utf-8")
+        plan = await run(conn, _encoded(_EXPLAIN + sql), ExecStatus.TUPLES_OK)
         return tuple((plan.get_value(row, 0) or b"").decode() for row in range(plan.ntuples))
 
 
@@ -109,10 +106,26 @@ async def _read_only_transaction(pool: Pool, prefix: str, timeout_ms: int, left:
 
 
 async def one_statement(conn: Connection, statement: bytes) -> None:
-    """Run one statement without a result. With `binary` psycopg uses the extended protocol, which refuses a second
-    statement.
+    """Run one statement without a result. Raises as `run` does."""
+    await run(conn, statement, ExecStatus.COMMAND_OK)
+
+
+async def run(conn: Connection, statement: bytes, status: ExecStatus) -> PGresult:
+    """Run one statement whose result has a `status` and is short. The extended protocol refuses a second statement.
+
+    Raises psycopg.Error. For an error that is not short, because it quotes a value of up to a gigabyte, it closes the
+    connection and raises Invalid.
     """
-    await conn.cursor().execute(statement, binary=True)
+    # With parameters, even none, libpq uses the extended protocol.
+    conn.pgconn.send_query_params(statement, None)
+    try:
+        *_, result = await conn.wait(_counted(execute(conn.pgconn), conn.pgconn.socket, _ANSWER_BYTES_MAX))
+    except TooLargeError:
+        await conn.close()
+        raise Invalid(f"the answer or the error of the statement has more than {_ANSWER_BYTES_MAX} bytes") from None
+    if result.status != status:
+        raise errors.error_from_result(result, encoding="utf-8")
+    return result
 
 
 async def fetch(conn: Connection, count: int, *, bytes_max: int) -> PGresult:
@@ -145,12 +158,18 @@ def _counted(results: PQGen[list[PGresult]], descriptor: int, bytes_max: int) ->
         waits_for = next(results)
         while True:
             ready = yield waits_for
-            if _received(connection) - before > bytes_max:
-                raise TooLargeError
+            _check(connection, before + bytes_max)
             try:
                 waits_for = results.send(ready)
             except StopIteration as over:
+                # libpq may have read all of it at once, if the server sent as fast as it read.
+                _check(connection, before + bytes_max)
                 return over.value
+
+
+def _check(connection: socket.socket, bytes_max: int) -> None:
+    if _received(connection) > bytes_max:
+        raise TooLargeError
 
 
 def _received(connection: socket.socket) -> int:

@@ -6,6 +6,7 @@ import pytest
 
 from service.domain.errors import Conflict
 from service.domain.roles import Role
+from service.meta_store import audit
 from service.ports.audit import Asker, AuditedCall, Outcome, itself
 from service.ports.meta_store import Stores
 from service.ports.tokens import NewToken, TokenId
@@ -110,3 +111,21 @@ async def test_old_entries_are_forgotten(stores: Stores) -> None:
             await tx.audit.add(asker(f"a{days}", call), Outcome.ACCEPTED)
         await tx.audit.forget_older(NOW + timedelta(1))
         assert [one.actor for one in await tx.audit.newest(before=None, limit=9, discreet=True)] == ["a2"]
+
+
+async def test_i13_each_actor_keeps_its_newest_entries_alone(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that pauses and resumes all day would fill the meta store."""
+    monkeypatch.setattr(audit, "KEPT", 3)
+    monkeypatch.setattr(audit, "_TRIM_EVERY", 1)
+    async with stores.begin() as tx:
+        for number in range(8):
+            call = AuditedCall(NOW, "POST", "/v1/sql", str(number))
+            await tx.audit.add(asker("busy" if number % 4 else "calm", call), Outcome.ACCEPTED)
+        found = await tx.audit.newest(before=None, limit=9, discreet=True)
+    assert [(one.actor, one.target) for one in found] == [
+        ("busy", "7"),
+        ("busy", "6"),
+        ("busy", "5"),
+        ("calm", "4"),
+        ("calm", "0"),
+    ]

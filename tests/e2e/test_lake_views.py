@@ -153,6 +153,10 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
     assert in_lake(lake / "placed")
     assert not list((lake / "placed" / "_tidefill").glob("*"))
     assert "tidefill writes, and mirror has none" in str(service.refused("DROP TABLE mirror PURGE"))
+    inner = f"USING delta LOCATION '{lake / 'joined' / 'inner'}' WITH (commit_interval = '200 ms')"
+    service.run(f"CREATE MATERIALIZED VIEW inner_orders {inner} AS SELECT id, kind FROM orders")
+    assert "another table lies at" in str(service.refused("DROP MATERIALIZED VIEW joined CASCADE PURGE"))
+    service.run("DROP MATERIALIZED VIEW inner_orders PURGE")
     assert service.run("DROP MATERIALIZED VIEW joined CASCADE PURGE")["notices"] == []
     assert not [*(lake / "joined").iterdir()]
 

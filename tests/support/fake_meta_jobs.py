@@ -243,7 +243,8 @@ class FakeJobs:
         )
         ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
         order = tuple((ids.get(before, before), ids.get(after, after)) for before, after in new.order)
-        tables.jobs.put(number, JobRow(job, order, new.parallelism is not None, traceparent=new.traceparent))
+        row = JobRow(job, order, new.parallelism is not None, traceparent=new.traceparent, plan_bytes=new.plan_bytes)
+        tables.jobs.put(number, row)
         late = dependents(new.order)
         for one in new.fragments:
             self._add_fragment(number, one, late, ids)
@@ -352,6 +353,13 @@ class FakeJobQueue:
             shares[tenant] = Share(sum(job.state in HOLDS_PERMIT for job in its), max(starts, default=None))
         return shares
 
+    async def plan_bytes(self) -> Mapping[str, int]:
+        sizes = Counter[str]()
+        for row in self.tables.jobs.values():
+            if row.job.state not in TERMINAL:
+                sizes[row.job.created_by] += row.plan_bytes
+        return sizes
+
     async def unfinished_of(self, tenant: str) -> Sequence[Job]:
         unfinished = await FakeJobs(self.tables).where({JobState.INITIAL, JobState.QUEUED, *HOLDS_PERMIT})
         return [job for job in unfinished if job.created_by == tenant and job.takes_permit]
@@ -379,7 +387,7 @@ class FakePlans:
         return [
             JobPlan(
                 id=one,
-                relation=relation.relation,
+                relation=relation.relation.without_defaults,
                 hidden=tuple(row.relation for row in self.tables.hidden(relation.relation.id)),
                 fragments=tuple(self._fragment(row) for row in self.tables.of_job(one)),
                 snapshot=self._snapshot(one),
@@ -398,6 +406,9 @@ class FakePlans:
         stored = [row for _, row in sorted(self.tables.relations.items()) if row.relation.kind.stored]
         written = {job: [row.relation.id for row in stored if row.job == job] for job in jobs}
         return {job: outputs for job, outputs in written.items() if outputs}
+
+    def _planned(self, relation: RelationId) -> Relation:
+        return self.tables.relations[relation].relation.without_defaults
 
     def _snapshot(self, job: JobId) -> SnapshotPlan | None:
         its = self.tables.jobs[job].job
@@ -431,10 +442,10 @@ class FakePlans:
                     rate_limit=row.rate_limit,
                     waiting=row.waiting,
                     finished=finished,
-                    upstream=self.tables.relations[row.upstream].relation,
+                    upstream=self._planned(row.upstream),
                     query=row.query,
                     scan_type=row.scan_type,
-                    lookups=tuple(self.tables.relations[one].relation for one in row.reads[1:]),
+                    lookups=tuple(map(self._planned, row.reads[1:])),
                     output=row.output,
                     sink=row.connector,
                 )
@@ -445,7 +456,7 @@ class FakePlans:
                 return SplitScanPlan(id=row.id, actors=actors, connector=row.connector)
             case FragmentKind.OPERATOR:
                 assert isinstance(row.query, Stage)
-                inputs = tuple(self.tables.relations[one].relation for one in row.query.relations)
+                inputs = tuple(map(self._planned, row.query.relations))
                 return OperatorPlan(id=row.id, actors=actors, query=row.query, inputs=inputs, output=row.output)
 
 

@@ -45,7 +45,7 @@ class FakeStatements:
     ) -> int:
         assert statement.id not in self.tables.statements, "a statement's id is its own"
         del now
-        stored = StoredStatement(statement.id, statement, staged_rows)
+        stored = StoredStatement(statement.id, statement, staged_rows, caller=caller or "")
         self.tables.statements.put(statement.id, StatementRow(stored, staging=staged_rows is not None, caller=caller))
         return _bytes(statement)
 

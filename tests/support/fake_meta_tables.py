@@ -155,6 +155,7 @@ class JobRow:
     snapshot_epoch: Epoch | None = None
     progress: Json | None = None
     traceparent: str | None = None
+    plan_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

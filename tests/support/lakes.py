@@ -2,7 +2,6 @@
 
 import json
 import logging
-import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ from service.protocol.delta import ObjectStore
 from workers.connectors.delta_files import storage_options
 
 SECRET: Final = "this-is-no-text-to-show"
-_END_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +56,7 @@ def object_store() -> Generator[str]:
     try:
         yield f"http://{host}:{port}"
     finally:
-        # Once a thread that the server started for a request never began, and the server waited for it for ever.
-        ending = threading.Thread(target=server.stop, daemon=True)
-        ending.start()
-        ending.join(_END_SECONDS)
+        server.stop()
 
 
 def bucket(address: str) -> Lake:

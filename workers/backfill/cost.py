@@ -55,33 +55,45 @@ class SharedCosts:
     """Who created each view."""
     slow: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
     """The budgets of callers whose views took too long. They outlast the generation."""
+    apart: Collection[str] = ()
+    """The callers whose views are computed one by one (`ScanLimits.apart`)."""
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0
     """How many long epochs that sum is of: those since the bucket was full."""
 
+    def caller(self, job: JobId) -> str:
+        """Return who created a job; empty for nobody known."""
+        return self.callers.get(job, "")
+
+    def is_apart(self, job: JobId) -> bool:
+        """Whether a job is computed beside no other."""
+        return self.caller(job) in self.apart
+
     def took(self, job: JobId, milliseconds: int) -> None:
         """Record what the changes of a job took in this epoch."""
         self._epoch[job] += milliseconds
 
-    def allowed(self, job: JobId, own: CostBudget, now: float) -> float | None:
+    def allowed(self, job: JobId, own: CostBudget, now: float, *, least: float = 0.0) -> float | None:
         """Return how many seconds the changes of a job may take in this epoch. None: any.
 
         The views of a caller may take no more of an epoch together than one of them, except for a moment each: else
-        views over one table, each just within its budget, would hold up everybody for the sum.
+        views over one table, each just within its budget, would hold up everybody for the sum. Together they may take
+        so many at `least`.
         """
         if not self.together.limit:
             return None
-        caller = self.callers.get(job, "")
-        taken = sum(ms for one, ms in self._epoch.items() if self.callers.get(one, "") == caller) / 1000
+        caller = self.caller(job)
+        taken = sum(ms for one, ms in self._epoch.items() if self.caller(one) == caller) / 1000
         budgets = (own, self.slow.get(caller, own), CostBudget(self.together.limit, taken, now))
-        return max(SMALL_SECONDS, min(seconds for one in budgets if (seconds := one.allowed(now)) is not None))
+        left = min(seconds for one in budgets if (seconds := one.allowed(now)) is not None)
+        return max(SMALL_SECONDS, least - taken, left)
 
     def exceeded(self, job: JobId, now: float) -> None:
         """Record that the changes of a job took too long. Its caller has spent all, for this generation and the next
         ones: views of one caller, each slow by another row, would hold up everybody one after the other.
         """
-        self.slow[self.callers.get(job, "")] = CostBudget(self.together.limit, self.together.limit, now)
+        self.slow[self.caller(job)] = CostBudget(self.together.limit, self.together.limit, now)
 
     def settle(self, waited: float, now: float) -> None:
         """End an epoch, in which everybody waited for so many seconds for the scans."""
@@ -107,10 +119,10 @@ class SharedCosts:
         """Return the dearest half of the small views of the caller whose views take most."""
         by_caller = Counter[str]()
         for job, spent in self._spent.items():
-            by_caller[self.callers.get(job, "")] += spent
+            by_caller[self.caller(job)] += spent
         ((caller, most),) = by_caller.most_common(1) or [("", 0)]
         if most < self._spent.total() * _MANY_SHARE:
             return ()
-        its = [job for job, _ in self._spent.most_common() if self.callers.get(job, "") == caller]
+        its = [job for job, _ in self._spent.most_common() if self.caller(job) == caller]
         taken = accumulate(self._spent[job] for job in its)
         return frozenset(job for job, upto in zip(its, taken, strict=True) if upto - self._spent[job] < most / 2)

@@ -7,7 +7,7 @@ from functools import cached_property
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import Relation
-from service.protocol.stage import Condition, Join, JoinKind, Stage
+from service.protocol.stage import Condition, Equalities, Join, JoinKind, Stage
 from workers.backfill.order import Position
 
 
@@ -63,6 +63,11 @@ class BoundStage:
     def of(self) -> Mapping[str, Relation]:
         """The relation of each input."""
         return {one.alias: self.relations[one.relation] for one in self.stage.inputs}
+
+    @cached_property
+    def equalities(self) -> Equalities:
+        """The equalities of the stage's conditions."""
+        return Equalities(self.stage)
 
     @property
     def upstream(self) -> Relation:

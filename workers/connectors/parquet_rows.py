@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,8 +34,8 @@ BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 64 << 20
 """About how many bytes a batch has at most, by what a file says of itself."""
 MEMORY: Final = 3 << 30
-"""The most memory, in bytes, that a process may allocate while it reads a file. A small file may expand to gigabytes,
-and only reading it tells.
+"""The most memory, in bytes, that a process may allocate to read a file, beyond what it has. A small file may expand to
+gigabytes, and only reading it tells.
 """
 _UNDECODABLE: Final = re.compile(
     r"deserialize|decompress|[Cc]orrupt|Unexpected end of|page header|[Uu]nknown encoding|[Ii]nvalid (Parquet|number)"
@@ -189,16 +190,24 @@ def _batch_rows(group: Any) -> int:
     return max(1, min(BATCH_ROWS, int(BATCH_BYTES / width)))
 
 
+def allocated() -> int:
+    """Return how many bytes this process has in data, as its limit counts them: also what it never touched."""
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+
+
 @contextmanager
 def _bounded(path: str) -> Generator[None]:
-    """Bound the memory of this process (I13). Raises RefusedTableError if a file takes more."""
+    """Bound what this process may allocate beyond what it has (I13), so that no other thread of it lacks memory before.
+
+    Raises RefusedTableError if a file takes more.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    lower = MEMORY if soft == resource.RLIM_INFINITY else min(MEMORY, soft)
-    resource.setrlimit(resource.RLIMIT_DATA, (lower, hard))
+    wanted = allocated() + MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if soft == resource.RLIM_INFINITY else min(wanted, soft), hard))
     try:
         yield
     except MemoryError:
-        raise RefusedTableError(f'file "{path}" takes more than {lower >> 20} MB of memory to read') from None
+        raise RefusedTableError(f'file "{path}" takes more than {MEMORY >> 20} MB of memory to read') from None
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 

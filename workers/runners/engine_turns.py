@@ -1,13 +1,13 @@
 """Run a stage's engines: their turns at Spark, their slices by the pace of each, and the budget of its changes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from service.protocol.ids import DATABASE_GRAPH
+from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.stage import Engine
 from workers.backfill.cost import CostBudget
 from workers.backfill.pace import COPYING, Pace
@@ -21,7 +21,9 @@ SPARK_SLICE_SECONDS: Final = 1.5
 take about as long.
 """
 SPARK_SECONDS_MIN: Final = 10.0
-"""Changes may take so long in Spark in any case: the first jobs of a JVM are slow, whatever they compute."""
+"""The changes of a caller's views may take so long in Spark in any case, and so may those of each view that Spark has
+not computed before: the first jobs of a JVM are slow, whatever they compute.
+"""
 
 
 @dataclass
@@ -50,7 +52,7 @@ class EngineTurns:
     ) -> Sequence[ActorOutcome]:
         """Run one epoch by the engine that is chosen in its turn. Raises the errors of the store and of Spark."""
         self.computing = False
-        with self.turn(epoch):
+        with self.turn(epoch, scan.job):
             # The clock starts here, so that a long wait for the turn shortens the slice.
             began = epoch.clock()
             name, engine = choose()
@@ -79,12 +81,12 @@ class EngineTurns:
         self.paces[name] = scan.measure(outcomes, self.paces[name], slice_seconds=seconds, job_seconds=job_seconds)
         return outcomes
 
-    def turn(self, epoch: RunningEpoch) -> AbstractContextManager[None]:
+    def turn(self, epoch: RunningEpoch, job: JobId) -> AbstractContextManager[object]:
         """Return the context in which an engine runs.
 
         A created job in a graph of its own may compute for long, and others have their turns meanwhile.
         """
-        return nullcontext() if epoch.barrier.follows else epoch.spark_turn()
+        return epoch.own_turn(job) if epoch.barrier.follows else epoch.spark_turn()
 
     def check_present(self) -> None:
         """Raise InterruptedError if the generation is over."""
@@ -95,5 +97,7 @@ class EngineTurns:
         """Return how long the changes of this epoch may take. History is bound by its slice."""
         epoch.stores.check_cost(scan.job)
         self.cost = self.cost or epoch.stores.budget()
-        allowed = epoch.stores.allowed(scan.job, self.cost, epoch.clock())
-        return allowed if allowed is None or engine is Engine.STORE else max(allowed, SPARK_SECONDS_MIN)
+        least = 0.0 if engine is Engine.STORE else SPARK_SECONDS_MIN
+        allowed = epoch.stores.allowed(scan.job, self.cost, epoch.clock(), least=least)
+        is_first = self.counted.get("engine") is not Engine.SPARK
+        return max(allowed, least) if allowed is not None and is_first else allowed

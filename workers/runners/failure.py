@@ -45,19 +45,24 @@ _KILLS: Final = MemoryKills()
 EXHAUSTED: Final = (
     "the worker had no memory left while it computed this: its values may take more memory than a worker has"
 )
+BESIDE: Final = ", and others that were computed beside it"
 TOO_LONG: Final = (
     "a text is too long for a key (about 2,700 bytes after compression); use a digest such as md5(x) in place of x in"
     " GROUP BY, DISTINCT, UNION, INTERSECT and EXCEPT"
 )
-_TOO_LARGE: Final = "invalid memory alloc request size"
-"""Postgres says so of a value of more than 1 GB, as of an internal error."""
+_TOO_LARGE: Final = ("invalid memory alloc request size", "out of memory")
+"""Postgres says so of a value of more than 1 GB, as of an internal error, and where a session exceeds its own limit.
+Another attempt needs as much. Of a full lock table it says "out of shared memory".
+"""
+_UNREADABLE: Final = re.compile(r"ReadRecord failed at row \d+: (?P<said>[^\n]*)")
+"""The reader of Postgres's rows cannot read a value, such as an array whose bounds do not begin at 1."""
 _OF_SERVER: Final = ("08", "25", "26", "28", "34", "3D", "40", "53100", "53300", "55", "57", "58", "F0", "TF")
 """The connection or the server ended, a disk is full, another transaction won, the generation is over: another run may
 succeed. An error without a state is one of these.
 """
 _DOUBTFUL: Final = ("23505", "3F", "42501", "427", "42P0", "53000", "53200", "XX")
-"""An object that is not there, no memory, an internal error: the moment may be the cause, or a value (`x::regclass`). A
-job that fails so repeatedly is failed. All other states are about values, or about the query.
+"""An object that is not there, no room in the lock table, an internal error: the moment may be the cause, or a value
+(`x::regclass`). A job that fails so repeatedly is failed. All other states are about values, or about the query.
 """
 KEY_SECONDS: Final = 30.0
 """How long the keys of failing rows are searched for, for all jobs that failed in an epoch together. It takes a dozen
@@ -100,12 +105,14 @@ class JobFailedError(Exception):
         self.too_slow = isinstance(error, TooSlowError)
         self.beyond_spark = _BEYOND_SPARK.search(str(error)) is not None or _ARITHMETIC.search(str(error)) is not None
         # An error that names a value may contain any word, so a deterministic error is never taken for lack of memory.
-        exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
-        self.suspect = exhausted or (computing and not self.deterministic and _is_doubtful(error))
+        self.exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
+        self.suspect = self.exhausted or (computing and not self.deterministic and _is_doubtful(error))
         """Whether the job fails if it does so again and again."""
         self.others: tuple[JobFailedError, ...] = ()
+        self.beside: tuple[JobId, ...] = ()
+        """All jobs that failed with it, if it ran beside others, and one of them may be the cause."""
         self._find_key, self._row = find_key, ""
-        self._said = EXHAUSTED if exhausted else reason
+        self._said = EXHAUSTED if self.exhausted else reason
 
     def hand_over(self) -> None:
         """Have the graph recover, and the job go on: another engine computes the epoch again."""
@@ -151,6 +158,8 @@ def explain(error: BaseException) -> tuple[bool, str]:
         return True, f"a value is out of range: {arithmetic['said']}"[:500]
     if (row := _REFUSED_ROW.search(text)) is not None:
         return True, row["said"][:500]
+    if (unread := _UNREADABLE.search(text)) is not None:
+        return True, f"a value cannot be read: {unread['said']}"[:500]
     for refused, state in _refusals(error, text):
         if (state and not state.startswith(_OF_SERVER + _DOUBTFUL)) or refused.startswith(_TOO_LARGE):
             said = TOO_LONG if refused.startswith("index row") else "the state store refused a value"

@@ -7,7 +7,7 @@ Next: `workers.runners.running`, which calls them.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Lock
@@ -48,10 +48,10 @@ class Stores:
         """Return the bucket with which a scan begins."""
         return CostBudget(self.stage_timeout_ms / 1000)
 
-    def allowed(self, job: JobId, own: CostBudget, now: float) -> float | None:
+    def allowed(self, job: JobId, own: CostBudget, now: float, *, least: float = 0.0) -> float | None:
         """Return how many seconds the changes of a job may take in this epoch. See `SharedCosts.allowed`."""
         with self._lock:
-            return self.costs.allowed(job, own, now)
+            return self.costs.allowed(job, own, now, least=least)
 
     def took(self, job: JobId, seconds: float) -> None:
         """Record what the changes of a job took in this epoch. Scans that run beside each other call it."""
@@ -114,6 +114,8 @@ class RunningEpoch:
     timings_ms: dict[str, float] = field(default_factory=dict[str, float])
     work: list[Work] | None = None
     """The parts of the epoch's work that have ended. None if nobody asks."""
+    own_turn: Callable[[JobId], AbstractContextManager[object]] = nullcontext
+    """Enter it while a created job in a graph of its own computes."""
     _lock: Lock = field(default_factory=Lock)
 
     def wrote(self, relation: RelationId, *, inserted: int, ended: int) -> None:

@@ -70,6 +70,19 @@ def _here(call: Callable[[Place], Reports | Exception]) -> Callable[[Place], Rep
     return lambda place: context.copy().run(call, place)
 
 
+def _one_of(errors: Sequence[Exception]) -> Exception:
+    """Return the error that is told, of scans that ran beside each other.
+
+    Any of them may have caused it, for example by using up the memory.
+    """
+    failed = [one for one in errors if isinstance(one, JobFailedError)]
+    if not failed:
+        return errors[0]
+    failed[0].computing = failed[0].suspect = False
+    failed[0].beside = tuple(sorted({one.job for one in failed}))
+    return failed[0]
+
+
 @dataclass
 class _Running:
     """An epoch while it runs."""
@@ -91,18 +104,21 @@ class _Running:
         sound = [place for place in places if not self._left_out(place)]
         alone = beside is None or len(sound) < 2
         # No runner may still run when the epoch ends, so wait for all concurrent ones before an error is raised.
-        results = map(self._one, sound) if beside is None or alone else list(beside(_here(self._one), sound))
+        results = map(self._one, sound) if alone or beside is None else list(beside(_here(self._one), sound))
+        ended: list[Exception] = []
         for place, result in zip(sound, results, strict=True):
             match result:
                 case JobFailedError(deterministic=True):
                     self.failures.append(result)
                     self.broken.add(RelationId(place[1]))
-                case JobFailedError():
-                    raise self._ending(result, alone=alone)
+                case Exception() if alone:
+                    raise self._ending(result)
                 case Exception():
-                    raise result
+                    ended.append(result)
                 case _:
                     self.reports += result
+        if ended:
+            raise self._ending(_one_of(ended))
         self.epoch.readers -= reading
 
     def together(self) -> JobFailedError:
@@ -122,12 +138,9 @@ class _Running:
             log.warning("scan.failed", what=what, job=job, error=type(error).__name__)
             return error
 
-    def _ending(self, error: JobFailedError, *, alone: bool) -> JobFailedError:
+    def _ending(self, error: Exception) -> Exception:
         """Return an error that ends the epoch at once, with the earlier failures of other jobs in `others`."""
-        if not alone:
-            # A concurrent scan may have caused the failure, for example by using up the memory.
-            error.computing = error.suspect = False
-        if self.failures:
+        if self.failures and isinstance(error, JobFailedError):
             first = self.together()
             error.others = tuple(one for one in (first, *first.others) if one.job != error.job)
         return error

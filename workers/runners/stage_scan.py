@@ -122,9 +122,12 @@ class StageScan(HistoryScan):
         return self.history_over and delivered and not self.state.held
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Whether it only forwards a few changes in this epoch, and may run beside others."""
+        return self._follows_few(epoch) and not epoch.stores.costs.is_apart(self.job)
+
+    def _follows_few(self, epoch: RunningEpoch) -> bool:
         """Whether its history is over, and little of what it reads has changed in this epoch."""
-        few = self._written(epoch) <= FEW
-        return self.history_over and not self._asks(epoch) and few
+        return self.history_over and not self._asks(epoch) and self._written(epoch) <= FEW
 
     def readers(self, *, paused: bool) -> int:
         """Return 1 if the scan may read history or merge groups, otherwise 0."""
@@ -155,7 +158,7 @@ class StageScan(HistoryScan):
         self.timings_ms = {}
         if changed or any(allowed != 0 for allowed in permits):
             actors = self.actor_tasks(permits)
-            if projects and (self.is_brief(epoch) or epoch.barrier.follows):
+            if projects and (self._follows_few(epoch) or epoch.barrier.follows):
                 # A created job in a graph of its own may compute for long: the other slots of Spark are for others.
                 actors = (as_one(actors),)
             task = StageTask(

@@ -81,6 +81,8 @@ tasks write (I3). Spark itself repeats tasks of a lost executor: see `workers.sp
 _LOOPBACK: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _LOCAL: Final = re.compile(r"local\[(?P<threads>\*|\d+)\]")
 
+_EXIT_SECONDS: Final = 5.0
+"""How long a JVM that has stopped its session may take to exit."""
 _OUT_OF_MEMORY: Final = 52
 """Exit code of Spark's JVM after it ran out of memory: `org.apache.spark.util.SparkExitCode.OOM`."""
 
@@ -115,6 +117,13 @@ class Session:
         """
         if self.ended.wait(seconds):
             return True
+        lost = self._is_stopped()
+        if lost and self.local:
+            # Its exit code tells why.
+            self.ended.wait(_EXIT_SECONDS)
+        return lost
+
+    def _is_stopped(self) -> bool:
         context: Any = self.spark.sparkContext._jsc  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         try:
             return bool(context.sc().isStopped())

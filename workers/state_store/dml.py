@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 
 from service.protocol.columns import Column
 from service.protocol.dml import (
@@ -72,6 +73,8 @@ such as SAVEPOINT, and then the statements behind it fail, too.
 """
 _DEFAULTS: Final = DmlLimits()
 _CANCELED: Final = "57014"
+_SAID_CHARACTERS: Final = 2_000
+"""How much of an error is told. It may quote a long value."""
 _CANCEL_SECONDS: Final = 5.0
 _CONTENDED: Final = ("40", "55P03", "25P02")
 """A deadlock, a lock timeout, or a command around the statement before that was ended by its timeout. The statement may
@@ -107,6 +110,10 @@ class DmlStore:
             connection.execute("set local statement_timeout = '60s'")
             connection.execute(_sql(hold_generation(self.graph, self.generation)))
         return run.outcome()
+
+
+class _FailedError(Exception):
+    """A statement failed with a message and an SQLSTATE."""
 
 
 class _SameKeyError(Exception):
@@ -171,7 +178,9 @@ class _Run:
             if lost or self._connection.closed or self._half_committed:
                 stuck = isinstance(error, NoAnswerError)
                 raise StatementBrokeError(statement.id, error, too_slow=stuck) from error
-            self._failed(statement, error)
+            self._failed(statement, error.diag.message_primary or str(error), error.sqlstate or "")
+        except _FailedError as error:
+            self._failed(statement, *error.args)
         else:
             self._results.append((relation, StatementResult(id=statement.id, affected=affected)))
             self._deltas[relation] = self._deltas.get(relation, 0) + delta
@@ -183,9 +192,14 @@ class _Run:
         self._written.add(statement.relation.id)
         if isinstance(statement, InsertStaged):
             return move(self._connection, partial(self._beside, statement) if alone else None, statement, self._epoch)
-        row = self._connection.execute(_sql(command(statement, self._epoch))).fetchone()
+        # As a literal, so that `pg_stat_activity` shows it.
+        attempt = sql.SQL("select * from state.attempt({})").format(command(statement, self._epoch))
+        row = self._connection.execute(attempt).fetchone()
         assert row is not None
-        affected, ended, made, lost = map(int, row)
+        *counts, told, state = row
+        if state is not None:
+            raise _FailedError(told, state)
+        affected, ended, made, lost = map(int, counts)
         if lost:
             raise _SameKeyError
         return affected, made - ended
@@ -229,8 +243,7 @@ class _Run:
             self._connection.patience = wanted / 1000 + GRACE_SECONDS
             self._connection.execute(_sql(f"set local statement_timeout = {wanted}"))
 
-    def _failed(self, statement: Statement, error: psycopg.Error) -> None:
-        state = error.sqlstate or ""
+    def _failed(self, statement: Statement, told: str, state: str) -> None:
         if state == _CANCELED and self._timeout_ms < self._share_ms:
             # It was started late, and had less than its share.
             self.not_reached.append(statement.id)
@@ -242,9 +255,9 @@ class _Run:
             self._refuse(statement, _too_slow(self._limits), state)
         else:
             # A table that was dropped meanwhile is called as its users call it.
-            told = error.diag.message_primary or str(error)
             relation = statement.relation
-            self._refuse(statement, told.replace(state_table(relation.id), relation.name), error.sqlstate)
+            said = told[:_SAID_CHARACTERS].replace(state_table(relation.id), relation.name)
+            self._refuse(statement, said, state or None)
 
     def _refuse(self, statement: Statement, error: str, state: str | None) -> None:
         result = StatementResult(id=statement.id, affected=0, error=error, sqlstate=state)

@@ -6,7 +6,7 @@ from typing import Final
 
 from service.protocol.quoting import quoted
 from service.protocol.relation import TRAVEL_PREFIX, state_table
-from service.protocol.stage import Condition, Join, JoinKind, by_key, equated
+from service.protocol.stage import Condition, Join, JoinKind
 from service.protocol.vnodes import vnode_postgres
 from workers.backfill.stages import BoundStage, meeting
 from workers.state_store.stage_delta import NEW, OLD, Delta, states_of, unchanged
@@ -108,14 +108,14 @@ class BlockPrinter:
         assert not pending, pending
 
     def _reach(self, alias: str, known: set[str]) -> int:
-        if by_key(self.bound.stage, self.bound.of, alias, known):
+        if self.bound.equalities.by_key(self.bound.of, alias, known):
             return 0
-        return 1 if any(equated(self.bound.stage, alias, known)) else 2
+        return 1 if any(self.bound.equalities.with_inputs(alias, known)) else 2
 
     def _lookup(self, alias: str, known: set[str], conditions: Sequence[Condition], seen: str, *, named: bool) -> str:
         relation, name = self.bound.of[alias], quoted(alias)
         where = [seen, *(on.sql for on in conditions)]
-        keyed = by_key(self.bound.stage, self.bound.of, alias, known) if self.looked_up else None
+        keyed = self.bound.equalities.by_key(self.bound.of, alias, known) if self.looked_up else None
         if keyed is not None:
             values = [(keyed[part.name].sql, relation.column(part.name).type) for part in relation.key]
             where.insert(0, f"{name}._vnode = {vnode_postgres(values, relation.vnode_count)}")

@@ -15,7 +15,6 @@ from service.api.access import needs
 from service.api.calling import Calling
 from service.api.json_body import ParsedRoute
 from service.domain.roles import Role
-from service.domain.uploading import Spool
 from service.operations.statements import dispatch
 from service.ports.records import Claim
 from service.protocol.first_fault import first_fault
@@ -112,7 +111,7 @@ async def run_statement(
 
     # A statement that only reads may be run again, and its result may be large.
     answer = dict(await (call.kept(act) if admitted.changes else act(None)))
-    rows, unsent, caller = answer.pop("rows"), cast("Spool", request.app.state.unsent), call.asked_by.actor
+    rows, unsent, caller = answer.pop("rows"), cast("rows_json.Unsent", request.app.state.unsent), call.asked_by.actor
     # The kept answer contains it, so that a repetition with the same key gets the same status.
     if not answer.get("background"):
         return rows_json.answer(answer, rows, unsent, caller)

@@ -217,6 +217,7 @@ _STATEMENTS: Final[Select[*tuple[Any, ...]]] = select(
     text_of(statements.c.body).label("body"),
     statements.c.staged_rows,
     statements.c.applied_rows,
+    statements.c.caller,
     select(func.count())
     .where(relation_column.c.relation == statements.c.relation)
     .correlate(statements)
@@ -238,6 +239,7 @@ def _statement(row: Row[*tuple[Any, ...]]) -> StoredStatement:
         statement=STATEMENT.validate_json(row.body),
         staged_rows=row.staged_rows,
         applied_rows=row.applied_rows,
+        caller=row.caller or "",
     )
 
 

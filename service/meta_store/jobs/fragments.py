@@ -278,6 +278,11 @@ _KEYS: Final = func.coalesce(
 )
 # Rows that were read may have been deleted since. An unknown number stays unknown.
 _TOTAL: Final = case((_UNKNOWN, None), (scan_progress.c.rows > _KEYS, scan_progress.c.rows), else_=_KEYS)
+_AMONG_WAITING: Final = func.row_number().over(
+    partition_by=(fragment_table.c.job, fragment_table.c.waiting), order_by=scan_progress.c.fragment
+)
+_FIRST_WAITING: Final = and_(fragment_table.c.waiting, _AMONG_WAITING == 1)
+"""Whether the row has the order of its job: one of those that wait has it, for an order has up to a thousand edges."""
 _SCANS: Final[Select[*tuple[Any, ...]]] = (
     select(
         scan_progress.c.fragment,
@@ -297,7 +302,7 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         fragment_table.c.limit_by,
         fragment_table.c.job,
         job.c.state,
-        case((fragment_table.c.waiting, job.c.backfill_order)).label("backfill_order"),
+        case((_FIRST_WAITING, job.c.backfill_order)).label("backfill_order"),
         _NODE.label("node"),
         _NODE_NAME.label("node_name"),
     )
@@ -359,10 +364,10 @@ def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
 
 def _scans(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[ScanProgress]:
     """Return the scans of one job. A waiting scan names the relations that it waits for."""
-    if not any(row.waiting for row in rows):
+    edges = next((row.backfill_order for row in rows if row.backfill_order is not None), None)
+    if edges is None:
         return [_scan(row) for row in rows]
     names = {RelationId(row.node): row.node_name for row in rows}
-    edges = next(row.backfill_order for row in rows if row.waiting)
     order = tuple((RelationId(before), RelationId(after)) for before, after in edges)
     waits = awaited(order, [OrderedScan(FragmentId(row.fragment), RelationId(row.node), row.finished) for row in rows])
     scans = [_scan(row) for row in rows]

@@ -91,13 +91,12 @@ class PostgresJobs(OnConnection):
             traceparent=new.traceparent,
             created_by=printable(by),
             own_graph=new.own_graph,
+            plan_bytes=new.plan_bytes,
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         for one in new.fragments:
             await self._add_fragment(job, one, dependents(new.order), ids)
-        stored = await self.get(job)
-        assert stored is not None
-        return stored
+        return await self._there(job)
 
     async def get(self, job: JobId) -> Job | None:
         row = (await self._connection.execute(WHOLE.where(job_table.c.id == job))).first()
@@ -157,9 +156,12 @@ class PostgresJobs(OnConnection):
         if error is not None:
             values["error"] = printable(error)
         await self._connection.execute(update(job_table).where(job_table.c.id == job).values(values))
-        moved = await self.get(job)
-        assert moved is not None
-        return moved
+        return await self._there(job)
+
+    async def _there(self, job: JobId) -> Job:
+        found = await self.get(job)
+        assert found is not None
+        return found
 
     async def grown(self, rows: int, state: JobState) -> Mapping[JobId, int]:
         view = relations.alias("view")

@@ -109,7 +109,8 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     positions = await read_positions(connection, [row.id for row in rows if not row.finished])
     needed = set(targets.values()).union(*read.values())
     # Last, because each statement sees what was committed meanwhile: a job that is still there now was there in all.
-    relations, hidden = await read_relations(connection, needed, targets.values())
+    stored, hidden = await read_relations(connection, needed, targets.values())
+    relations = {one: relation.without_defaults for one, relation in stored.items()}
     gone = {row.job for row in rows if not relations.keys() >= {targets.get(row.job), *read[row.id]}}
     plans: dict[int, list[FragmentPlan]] = defaultdict(list)
     for row in rows:

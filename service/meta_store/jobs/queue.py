@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Text, and_, cast, func, literal, select, update
+from sqlalchemy import BigInteger, Row, Text, and_, cast, func, literal, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from service.domain.fair_queue import Queued, Share
 from service.domain.graph import Line
-from service.domain.job import HOLDS_PERMIT, Job, JobState
+from service.domain.job import HOLDS_PERMIT, TERMINAL, Job, JobState
 from service.domain.slow_views import SlowView
 from service.meta_store.documents import among, printable
 from service.meta_store.engine import OnConnection
@@ -88,6 +88,11 @@ class PostgresJobQueue(OnConnection):
         found = JOBS.where(job_table.c.state.in_(_UNFINISHED), job_table.c.created_by == tenant)
         found = found.where(relation.c.kind != RelationKind.TABLE).order_by(job_table.c.id)
         return [job_of_row(row) for row in await self._connection.execute(found)]
+
+    async def plan_bytes(self) -> Mapping[str, int]:
+        found = select(job_table.c.created_by, cast(func.sum(job_table.c.plan_bytes), BigInteger).label("bytes"))
+        found = found.where(job_table.c.state.not_in(TERMINAL)).group_by(job_table.c.created_by)
+        return {row.created_by: row.bytes for row in await self._connection.execute(found)}
 
     async def too_slow(self, jobs: Collection[JobId], *, now: datetime) -> None:
         if not jobs:

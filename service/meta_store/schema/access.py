@@ -39,3 +39,4 @@ audit_entry = Table(
     Column("trace_id", Text),
 )
 Index("audit_entry_age", audit_entry.c.at)
+Index("audit_entry_actor", audit_entry.c.actor, audit_entry.c.id)

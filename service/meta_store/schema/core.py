@@ -1,7 +1,6 @@
 """Describe the meta store's tables, for statements and for Alembic's comparison. The DDL is in `migrations`.
 
-CHECK constraints are in the DDL only. The predicates of partial indexes are constants here. A statement uses such an
-index only where it has the same predicate, with literals.
+CHECK constraints are in the DDL only. Predicates of partial indexes are constants with literals, for statements too.
 """
 
 from typing import Final
@@ -230,6 +229,7 @@ job = Table(
     Column("traceparent", Text),
     Column("created_by", Text, nullable=False, server_default=text("''")),
     Column("own_graph", Text),
+    Column("plan_bytes", BigInteger, nullable=False, server_default=_ZERO),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 TRACED: Final = job.c.traceparent.is_not(None)

@@ -187,6 +187,7 @@ def _count(world: World, view: GraphView, effect: Effect, recorded: Recorded, pa
 
 def _measure(world: World, answer: Collected, dml: DmlReport, pace: Pace) -> None:
     """Record how long the statements of an epoch took."""
+    world.leading.callers.committed()
     seconds = answer.timings_ms.get("dml", 0) / 1000
     if len(dml.results) == 1 and dml.unfinished == NOTHING_UNFINISHED:
         world.leading.singles.ended(seconds, now=world.clock.monotonic())
@@ -267,7 +268,7 @@ async def _inject(
         overhead_ms=round(world.leading.overhead.seconds * 1000),
         replay_upto=None if view.policy.shared else await snapshots.replay_upto(tx, view.graph),
         follows=view.policy.created,
-        scans=parameters.of_scans(shared=view.policy.shared),
+        scans=parameters.of_scans(shared=view.policy.shared, apart=world.leading.suspects.apart(now=now)),
     )
     if world.traces is not None:
         context = world.traces.of_epoch(barrier.graph, barrier.curr, always=mutation is not None)
@@ -313,7 +314,8 @@ async def _statements(
         waiting = await tx.statements.waiting(limit=1, singly=True)
     budget_ms = epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly)
     limits = DmlLimits(epoch_ms=budget_ms, statement_ms=parameters.dml_statement_timeout_ms, patient=singly)
-    one_by_one = [(one.statement, one.applied_rows) for one in waiting]
+    carried = world.leading.callers.next(one.caller for one in waiting)
+    one_by_one = [(one.statement, one.applied_rows) for one in waiting if one.caller in carried]
     cut = world.leading.loads.cut(one_by_one, interval_ms=parameters.barrier_interval_ms, budget_ms=budget_ms)
     return cut.statements, limits
 

@@ -46,6 +46,8 @@ log = logger("recovery")
 async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
     """End the generation. Fail the jobs that keep failing, and evict a worker that is dead or hangs."""
     blamed = None if effect.failure is None else effect.failure.job
+    if blamed is not None and view.policy.shared:
+        world.leading.callers.failed()
     slow = frozenset[JobId]() if effect.failure is None else effect.failure.slow
     failing = await _failing(world, tx, view, effect, now=now)
     await tx.queue.too_slow(slow.intersection(failing), now=now)
@@ -86,6 +88,9 @@ async def _failing(
         again = failure.exhausted and suspects.suspect(view.graph, failure.job, caller=caller, now=now)
         if failure.deterministic or again:
             failing[failure.job] = effect.reason
+        # Graphs of their own compute beside each other, too.
+        crowd = [failure.job] if failure.exhausted and not view.policy.shared else failure.beside
+        suspects.crowded([running[one].created_by for one in crowd if one in running], now=now)
     await tx.jobs.hold_all(changed.union(failing, await moving_out.concerned(tx, failure)))
     return failing
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from service.domain.connectors import SINKS
 from service.domain.job import IN_GRAPH
-from service.domain.lake_places import check_no_loop, located
+from service.domain.lake_places import check_no_loop, check_purge, located
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.connector import Connector
@@ -20,6 +20,16 @@ def check_place(world: World, connector: Connector) -> None:
 async def check_fed_by_others(tx: Transaction, connector: Connector, upstreams: Collection[RelationId]) -> None:
     """Raise Invalid if the rows of `upstreams` come from the table that a target writes, directly or through others."""
     check_no_loop(located(connector.options), await _origins(tx, upstreams))
+
+
+async def check_purged(tx: Transaction, targets: Collection[Connector], doomed: Collection[RelationId]) -> None:
+    """Raise Invalid if a known table lies in the folder of a target, and is not one of the doomed ones."""
+    own = {located(one.options) for one in targets}
+    lakes = [(entry.relation.id, entry.relation.lake) for entry in await tx.catalog.all()]
+    read = {located(lake.options) for relation, lake in lakes if lake is not None and relation not in doomed}
+    others = read.union(await _writers(tx)) - own
+    for location in own:
+        check_purge(location, others)
 
 
 async def _origins(tx: Transaction, upstreams: Collection[RelationId]) -> Collection[str]:

@@ -14,7 +14,7 @@ from service.domain.order import Order
 from service.domain.parameters import SystemParameters
 from service.domain.stage_engine import check_lake, with_engine
 from service.domain.strategy import Strategy
-from service.operations.offload import beside_views
+from service.operations.offload import apart, planned, typed
 from service.operations.statements.logical_views import described
 from service.operations.world import Context, World
 from service.ports.records import THE_RELATION, NewFragment, NewOperator, NewTableScan, hidden_id, node_of, output_id
@@ -30,12 +30,11 @@ from service.protocol.stage_spark import spark_column, spark_reason
 from service.sql.queries.auto_order import auto_order
 from service.sql.queries.drafts import Draft, Planned
 from service.sql.queries.finishing import description, finished
-from service.sql.queries.plan import plan_query
 from service.sql.queries.planner import STAGES_MAX
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import checked_column
 from service.sql.text.tree import Tree
-from service.sql.views.backfill_order import CYCLE, Edges, acyclic, bind_order
+from service.sql.views.backfill_order import CYCLE, EDGES_MAX, TOO_MANY, Edges, acyclic, bind_order
 from service.sql.views.explain_stages import WHY_STORE
 
 _KEPT: Final = "kept"
@@ -206,8 +205,10 @@ async def arranged_order(
     """
     used = {staged.relations[one.relation].name for _, one in staged.occurrences}
     if statement.order.auto:
-        found = await beside_views(world.parsers, statement.text, views, auto_order, statement.query, views)
+        found = await apart(world.parsers, statement.text, views, auto_order, statement.query, views)
         edges = tuple(edge for edge in found if used.issuperset(edge))
+        if len(edges) > EDGES_MAX:
+            return NamedOrder(notices=(TOO_MANY,))
         return NamedOrder(edges) if acyclic(edges) else NamedOrder(notices=(CYCLE,))
     return NamedOrder(bind_order(statement.order, used, {*known, *views}))
 
@@ -223,6 +224,8 @@ def walked_order(statement: CreateMaterializedView, staged: StagedView, names: C
     for one in staged.stages:
         if one.stage.driver.relation > THE_RELATION:
             walked.setdefault(one.driver.name, set()).add(one.node)
+    if sum(len(walked.get(before, ())) * len(walked.get(after, ())) for before, after in edges) > EDGES_MAX:
+        raise Invalid(TOO_MANY, position=statement.order.edges[0][0].position)
     pairs = [(x, y) for before, after in edges for x in walked.get(before, ()) for y in walked.get(after, ())]
     order = tuple(dict.fromkeys((*staged.order, *pairs)))
     if not acyclic(order):
@@ -273,20 +276,19 @@ async def plan_stages(
     Raises Invalid, NotFound, Unavailable.
     """
     names = [name for name, _ in await columns_of(world, statement)] if names is None else names
-    parsers, query = world.parsers, statement.query
-    drafts = await beside_views(parsers, statement.text, views, plan_query, query, relations, views, names)
+    drafts = await planned(world.parsers, statement.text, statement.query, relations, views, names)
     place = statement.query.start + 1
     if len(drafts) > STAGES_MAX:
         raise Invalid(f"the view has {len(drafts)} stages, and may have {STAGES_MAX}", position=place)
     known = {relation.id: relation for relation in relations.values()}
     stages: list[PlannedStage] = []
     for draft in drafts:
-        planned = await _typed(world, draft, known, place)
-        relation = planned.relation
+        one = await _finished(world, draft, known, place)
+        relation = one.relation
         output = None if draft.final else draft.target
         before = known.get(relation.id)
         known[relation.id] = relation if before is None else _either(before, relation)
-        stages.append(PlannedStage(planned.stage, known[planned.stage.driver.relation], output))
+        stages.append(PlannedStage(one.stage, known[one.stage.driver.relation], output))
     lake = None if statement.target is None else Connector(name=statement.target.options[CONNECTOR], options={})
     made = known[THE_RELATION].model_copy(update={"name": statement.name, "lake": lake})
     hidden = tuple(
@@ -312,16 +314,17 @@ async def columns_of(world: World, statement: CreateMaterializedView) -> Sequenc
     return [(name, kind) for name, (_, kind) in zip(names, columns, strict=True)]
 
 
-async def _typed(world: World, draft: Draft, known: Mapping[RelationId, Relation], place: int) -> Planned:
+async def _finished(world: World, draft: Draft, known: Mapping[RelationId, Relation], place: int) -> Planned:
+    text = await typed(world.parsers, draft, description, known)
     try:
-        columns = await world.state_store.reader.describe(description(draft, known), timeout_ms=DESCRIBE_MS)
+        columns = await world.state_store.reader.describe(text, timeout_ms=DESCRIBE_MS)
     except Invalid as error:
         # The position is one in the description.
         raise Invalid(error.message, position=place) from None
     try:
-        return finished(draft, [kind for _, kind in columns], known)
-    except RecursionError:
-        raise Invalid("the query is nested too deeply", position=place) from None
+        return await typed(world.parsers, draft, finished, [kind for _, kind in columns], known)
+    except Invalid as error:
+        raise Invalid(error.message, position=error.position or place) from None
 
 
 def _either(one: Relation, other: Relation) -> Relation:

@@ -13,7 +13,7 @@ from service.domain.strategy import chosen
 from service.operations.asking import looking
 from service.operations.naming import named, readers
 from service.operations.sources.claiming import claimed
-from service.operations.sources.places import check_fed_by_others, check_place
+from service.operations.sources.places import check_fed_by_others, check_place, check_purged
 from service.operations.sources.secrets import check_secrets
 from service.operations.statements.call import Call
 from service.operations.world import Context, World
@@ -55,15 +55,19 @@ async def sent(call: Call, new: NewJob, target: Target) -> NewJob:
 
 
 async def targets_of(world: Context, name: str, *, purge: bool) -> Sequence[ReleaseTarget]:
-    """Return what releases the targets of a relation and of everything that reads it."""
+    """Return what releases the targets of a relation and of everything that reads it.
+
+    Raises Invalid if `purge` would remove another table.
+    """
     async with world.stores.begin() as tx:
-        found = await named(tx, name)
-        doomed = [] if found is None else [found, *await readers(tx, found.id)]
+        root = await named(tx, name)
+        doomed = [] if root is None else [root, *await readers(tx, root.id)]
         plans = await tx.plans.of([one.entry.job for one in doomed if one.entry is not None])
+        found = [(plan.relation, target) for plan in plans if (target := _committed_to(plan)) is not None]
+        if purge:
+            await check_purged(tx, [target for _, target in found], [one.id for one in doomed])
     return [
-        ReleaseTarget(id=RequestId(0), connector=connector, relation=plan.relation, purge=purge)
-        for plan in plans
-        if (connector := _committed_to(plan)) is not None
+        ReleaseTarget(id=RequestId(0), connector=target, relation=relation, purge=purge) for relation, target in found
     ]
 
 

@@ -6,10 +6,11 @@ The first group is the core, whose inputs are joined inner. Every other group is
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
+from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, KeyColumn
 from service.protocol.stage import JoinKind
 from service.sql.queries.nodes import (
@@ -26,6 +27,13 @@ from service.sql.queries.nodes import (
 
 if TYPE_CHECKING:
     from service.sql.queries.relations import Pending
+
+INPUTS_MAX: Final = 64
+"""A change of one input looks up all others. A few CTEs, each a join of the last one with itself, would multiply the
+inputs, and with them the work of everything that plans, prints and computes the join (I13).
+"""
+INNER_MAX: Final = 32
+"""Of these, at most so many are joined inner with each other. Postgres had no memory left to plan the changes of 64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,9 +134,19 @@ def single(occurrence: Occurrence) -> Block:
 
 
 def merged(left: Block, right: Block) -> Block:
-    """Return the inner join of two blocks without a condition, with the outputs of the left one."""
+    """Return the inner join of two blocks without a condition, with the outputs of the left one. Raises Invalid."""
     core = Group(JoinKind.INNER, (*left.core.inputs, *right.core.inputs), (*left.core.on, *right.core.on))
-    return Block((core, *left.groups[1:], *right.groups[1:]), (*left.where, *right.where), left.outputs)
+    return _checked(Block((core, *left.groups[1:], *right.groups[1:]), (*left.where, *right.where), left.outputs))
+
+
+def _checked(block: Block) -> Block:
+    counts = [len(group.inputs) for group in block.groups]
+    if sum(counts) > INPUTS_MAX or max(counts) > INNER_MAX:
+        raise Invalid(
+            f"a stage of the view joins more than {INPUTS_MAX} relations, or more than {INNER_MAX} by inner joins, each"
+            " as often as it is read: create a materialized view of some of them first"
+        )
+    return block
 
 
 def filtered(block: Block, condition: exp.Expr) -> Block:
@@ -155,17 +173,17 @@ def _inner(block: Block, at: int) -> Block:
     """Return the block in which a LEFT group has become a part of the core."""
     group = block.groups[at]
     core = replace(block.core, inputs=(*block.core.inputs, *group.inputs))
-    block = replace(block, groups=(core, *block.groups[1:at], *block.groups[at + 1 :]))
+    block = _checked(replace(block, groups=(core, *block.groups[1:at], *block.groups[at + 1 :])))
     for condition in group.on:
         block = _with(block, condition)
     return block
 
 
 def attached(block: Block, kind: JoinKind, group: Block, conditions: Iterable[exp.Expr]) -> Block:
-    """Return the block with a simple block as a further group."""
+    """Return the block with a simple block as a further group. Raises Invalid."""
     assert group.simple
     on = (*group.core.on, *(one for condition in conditions for one in conjuncts(condition)))
-    return replace(block, groups=(*block.groups, Group(kind, group.core.inputs, on)))
+    return _checked(replace(block, groups=(*block.groups, Group(kind, group.core.inputs, on))))
 
 
 def chained(block: Block, right: Block, condition: exp.Expr) -> Block | None:
@@ -181,7 +199,7 @@ def chained(block: Block, right: Block, condition: exp.Expr) -> Block | None:
     if not all(any(rejects_nulls(one, core.aliases) for one in group.on) for group in further):
         return None
     block = attached(block, JoinKind.LEFT, Block((core,)), [condition])
-    return replace(block, groups=(*block.groups, *further))
+    return _checked(replace(block, groups=(*block.groups, *further)))
 
 
 def padded(block: Block, value: exp.Expr) -> exp.Expr | None:

@@ -38,6 +38,13 @@ def description(draft: Draft, relations: Mapping[RelationId, Relation]) -> str:
 
 def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, Relation]) -> Planned:
     """Return the stage and the relation of a draft. `types` has those of the description. Raises Invalid."""
+    try:
+        return _finished(draft, types, relations)
+    except RecursionError:
+        raise Invalid("the query is nested too deeply") from None
+
+
+def _finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, Relation]) -> Planned:
     if draft.grouping is not None:
         return _finished_aggregate(draft, draft.grouping, types, relations)
     kinds = {name: _type(draft, name, text) for name, text in zip(draft.columns, types, strict=True)}

@@ -1,5 +1,6 @@
 """Plan the query of a view as stages."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,22 +14,28 @@ from service.sql.text.tree import Tree
 
 
 def plan_query(
-    tree: Tree, relations: Mapping[str, Relation], views: Mapping[str, Tree], names: Sequence[str]
+    tree: Tree,
+    relations: Mapping[str, Relation],
+    views: Mapping[str, Tree],
+    names: Sequence[str],
+    steps: float = math.inf,
 ) -> tuple[Draft, ...]:
-    """Return the drafts of a query's stages, the view's own last. Raises Invalid and NotFound.
+    """Return the drafts of a query's stages, the view's own last. Raises Invalid, NotFound and TooManySteps.
 
     `names` are the view's columns as Postgres names them. Postgres has accepted the query.
     """
     try:
-        return _planned(tree, relations, views, names)
+        return _planned(tree, relations, views, names, steps)
     except RecursionError:
         raise Invalid("the query is nested too deeply", position=tree.start + 1) from None
+    except Invalid as error:
+        raise error if error.position is not None else Invalid(error.message, position=tree.start + 1) from None
 
 
 def _planned(
-    tree: Tree, relations: Mapping[str, Relation], views: Mapping[str, Tree], names: Sequence[str]
+    tree: Tree, relations: Mapping[str, Relation], views: Mapping[str, Tree], names: Sequence[str], steps: float
 ) -> tuple[Draft, ...]:
-    planner, block = planned(tree, relations, views)
+    planner, block = planned(tree, relations, views, steps)
     if len(names) != len(block.outputs):
         raise Invalid("the columns of the query are not those that Postgres gives it", position=tree.start + 1)
     if not names:

@@ -1,7 +1,9 @@
 """Plan a query bottom up: every query, in FROM or elsewhere, becomes a block with outputs."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from sqlglot import exp
 
@@ -22,11 +24,24 @@ views, each a union of the one below with itself, would multiply them without bo
 """
 
 
-class Planner:
-    """The relations and logical views that a query can read, and the hidden relations made so far."""
+_QUERY_STEPS: Final = 50
+_COLUMN_STEPS: Final = 3
 
-    def __init__(self, relations: Mapping[str, Relation], views: Mapping[str, Tree]) -> None:
+
+class TooManySteps(Exception):
+    """A query takes more steps to plan than the caller wants to wait for."""
+
+
+class Planner:
+    """The relations and logical views that a query can read, and the hidden relations made so far.
+
+    Raises TooManySteps when it copied about `steps` nodes. The length of a text does not tell: each of a few queries
+    can use the values of the one below it several times.
+    """
+
+    def __init__(self, relations: Mapping[str, Relation], views: Mapping[str, Tree], steps: float) -> None:
         self.relations, self.views = relations, views
+        self._steps = steps
         self.made = Relations()
         self._shared: dict[object, Pending] = {}
         self._stack: list[str] = []
@@ -43,8 +58,18 @@ class Planner:
             relation=relation.id,
         )
 
+    def _took(self, steps: int) -> None:
+        self._steps -= steps
+        if self._steps < 0:
+            raise TooManySteps
+
     def query(self, node: exp.Expr, scope: Scope) -> Block:
         """Return the block of a query. `scope` has the names of the outer query. Raises Invalid and NotFound."""
+        block = self._query(node, scope)
+        self._took(_QUERY_STEPS + _COLUMN_STEPS * len(block.outputs))
+        return block
+
+    def _query(self, node: exp.Expr, scope: Scope) -> Block:
         if len(self.made.pending) > STAGES_MAX:
             raise Invalid(f"the view needs more than {STAGES_MAX} stages", position=scope.tree.start + 1)
         match node:
@@ -165,7 +190,9 @@ class Planner:
                 return taken
             if isinstance(part, exp.Column):
                 check(scope.tree, part)
-                return operand(scope.column(part))
+                value = scope.column(part)
+                self._took(sum(1 for _ in value.walk()))
+                return operand(value)
             found = subqueries.scalar(self, blocks[-1], part, scope)
             if found is not None:
                 blocks[-1], value = found
@@ -187,8 +214,10 @@ class Planner:
     root: Tree
 
 
-def planned(tree: Tree, relations: Mapping[str, Relation], views: Mapping[str, Tree]) -> tuple[Planner, Block]:
+def planned(
+    tree: Tree, relations: Mapping[str, Relation], views: Mapping[str, Tree], steps: float = math.inf
+) -> tuple[Planner, Block]:
     """Return the block of a whole query and the planner that has its hidden relations."""
-    planner = Planner(relations, views)
+    planner = Planner(relations, views, steps)
     planner.root = tree
     return planner, planner.query(tree.root, Scope(tree))

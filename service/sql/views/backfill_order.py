@@ -13,6 +13,9 @@ from service.sql.statements.views import BackfillOrder
 from service.sql.text.cursor import SCHEMA
 
 CYCLE: Final = "Backfill order strategy has a cycle"
+EDGES_MAX: Final = 1_000
+"""Maximum of edges of an order. It is read whenever one of its scans may be waiting."""
+TOO_MANY: Final = f"Backfill order strategy has more than {EDGES_MAX} edges"
 Edges = tuple[tuple[str, str], ...]
 """Names of relations, as (before, after); each edge once."""
 
@@ -23,6 +26,8 @@ def bind_order(order: BackfillOrder, used: Collection[str], relations: Collectio
     Raises NotFound and Invalid. The checks have RisingWave's order: bind, used in query, cycle.
     """
     names = [name for edge in order.edges for name in edge]
+    if len(order.edges) > EDGES_MAX:
+        raise Invalid(TOO_MANY, position=names[0].position)
     for one in names:
         if one.name not in relations:
             shown = f"{SCHEMA}.{one.name}" if one.qualified else one.name

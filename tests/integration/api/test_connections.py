@@ -1,6 +1,7 @@
 """Connections to a listening server: how many there may be, and how long a head may take (S10)."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import cast
@@ -9,8 +10,18 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.connections import CHUNK_BYTES_MIN, CHUNKS_MAX, HEAD_BYTES_MAX, ConnectionLimits, protocol
+from service.api import connections
+from service.api.connections import (
+    CHUNK_BYTES_MIN,
+    CHUNKS_MAX,
+    FIELDS_MAX,
+    HEAD_BYTES_MAX,
+    ConnectionLimits,
+    protocol,
+)
 from service.api.credentials import WORKER, recognise
+from service.domain.roles import Role
+from service.ports.audit import Asker
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Open = Callable[[], Awaitable[Streams]]
@@ -76,6 +87,18 @@ async def _ended(streams: Streams) -> None:
         await streams[0].read()
 
 
+@pytest.mark.parametrize(
+    "head", [HEAD.replace(b"\r\n\r\n", b"\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"), b"no HTTP\r\n\r\n"]
+)
+async def test_s10_a_stranger_makes_no_lines_in_the_log(head: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """400 requests for another protocol made 3,600 lines."""
+    async with _serving(_limits(100, 60)) as opening, asyncio.timeout(60):
+        streams = await opening()
+        streams[1].write(head)
+        assert (await streams[0].readline()).startswith(b"HTTP/1.1 ")
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+
+
 async def test_s10_a_connection_whose_head_never_ends_is_closed() -> None:
     async with _serving(_limits(100, 0.3)) as opening, asyncio.timeout(60):
         silent, unfinished, again = await opening(), await opening(), await opening()
@@ -100,6 +123,62 @@ async def test_s10_a_head_has_its_size() -> None:
     async with _serving(_limits(10, 60)) as opening, asyncio.timeout(60):
         streams = await opening()
         assert not await _answered(streams, b"GET / HTTP/1.1\r\nX: " + b"x" * (HEAD_BYTES_MAX + 1000))
+        # One that comes at once and whole is refused as well.
+        whole = HEAD[:-2] + b"X: %s\r\n\r\n"
+        assert await _answered(await opening(), whole % (b"x" * (HEAD_BYTES_MAX - 100)))
+        assert not await _answered(await opening(), whole % (b"x" * HEAD_BYTES_MAX))
+
+
+async def test_i13_a_head_has_so_many_fields_at_most() -> None:
+    """Heads of 15,000 empty fields, on 150 connections without a token, let nobody be answered for 12 s."""
+    async with _serving(_limits(10, 60)) as opening, asyncio.timeout(60):
+        request, streams = HEAD[:-2] + b"a:\r\n" * (FIELDS_MAX - 1), await opening()
+        assert await _answered(streams, request + b"\r\n")
+        assert await _answered(streams, CHUNKED + b"20\r\n" + b"\n" * 32 + b"\r\n0\r\n\r\n" + HEAD)
+        assert await _answered(streams, b"")
+        streams[1].write(request + b"a:\r\n\r\n")
+        assert b"a request has at most 100 header fields" in await streams[0].read()
+
+
+async def test_i13_a_query_has_so_many_parameters_at_most() -> None:
+    """240 requests with 30,000 parameters, without a token, let nobody be answered for 15 s."""
+    async with _serving(_limits(10, 60)) as opening, asyncio.timeout(60):
+        streams, target = await opening(), b"/?" + b"a&" * (FIELDS_MAX - 1)
+        assert await _answered(streams, HEAD.replace(b"/ ", target + b" ", 1))
+        streams[1].write(HEAD.replace(b"/ ", target + b"a& ", 1))
+        assert b"the query of a request has at most 100 parameters" in await streams[0].read()
+
+
+@pytest.mark.parametrize("stranger", [True, False])
+async def test_i13_many_connections_of_a_caller_leave_the_event_loop_to_others(
+    stranger: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,500 connections that asked for /livez again and again let the leader lose its lease, without a token."""
+    monkeypatch.setattr(connections, "FREE_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "_STRANGE_SECONDS" if stranger else "_REQUEST_SECONDS", 1000)
+    asked = Counter[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked[scope["path"]] += 1
+        if scope["path"] != "/many" or not stranger:
+            recognise(scope, Asker(scope["path"], Role.VIEWER))
+        await _app(scope, receive, send)
+
+    async with _serving(_limits(10, 60), app) as opening, asyncio.timeout(60):
+        many, few = (HEAD.replace(b" / ", b" %s " % path) for path in (b"/many", b"/few"))
+        others = [await opening() for _ in range(2)]
+        for streams in others * 10:
+            assert await _answered(streams, few)
+        of_many = [await opening() for _ in range(4)]
+        for streams in of_many:
+            streams[1].write(many * 5)
+        for streams in of_many:
+            assert await _answered(streams, b"")
+        for streams in others * 10:
+            assert await _answered(streams, few)
+        # The first two may have been answered before there were more.
+        assert 4 <= asked["/many"] <= 12
+        assert asked["/few"] == 40
 
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -215,6 +294,34 @@ async def test_a_client_that_reads_nothing_is_given_up() -> None:
         cast("asyncio.ReadTransport", writer.transport).pause_reading()
         writer.write(HEAD)
         await over.wait()
+
+
+async def test_i13_answers_that_nobody_reads_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """900 clients that read nothing of 8 MB each let the service grow until they were given up."""
+    monkeypatch.setattr(connections, "UNREAD_BYTES_MAX", 40_000_000)
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer more than sockets hold at once."""
+        recognise(scope, Asker(scope["path"], Role.VIEWER))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(20_000_000)})
+
+    async with _serving(_limits(10, 60), large) as opening, asyncio.timeout(60):
+        held = [await opening() for _ in range(4)]
+        for streams, path in zip(held, (b"/other", b"/many", b"/many", b"/many"), strict=True):
+            cast("asyncio.ReadTransport", streams[1].transport).pause_reading()
+            streams[1].write(HEAD.replace(b" / ", b" %s " % path))
+            await asyncio.sleep(0.2)  # noqa: TID251 - one after the other
+        whole: list[bool] = []
+        for reader, writer in held:
+            cast("asyncio.ReadTransport", writer.transport).resume_reading()
+            try:
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(20_000_000)
+                whole.append(True)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                whole.append(False)
+    assert whole == [True, False, False, True]
 
 
 SLOW = b"POST /v1/relations/t/rows HTTP/1.1\r\nHost: a\r\nContent-Length: 15000\r\n\r\ntoken="

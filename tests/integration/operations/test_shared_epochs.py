@@ -8,9 +8,9 @@ import pytest
 from service.domain.dml import BYTES_MAX, TRIES_MAX
 from service.domain.errors import Unavailable
 from service.domain.graph import Abandon, Inject, RollBack
-from service.domain.job import JobState
+from service.domain.job import JobEvent, JobState
 from service.domain.roles import Role
-from service.domain.setbacks import LOSSES_MAX
+from service.domain.setbacks import APART, LOSSES_MAX
 from service.operations.rows import dml
 from service.ports.audit import Asker
 from service.protocol.barrier import Barrier
@@ -87,6 +87,8 @@ async def break_epoch(
     culprit: StatementId | None = None,
     *,
     exhausting: JobId | None = None,
+    failing: JobId | None = None,
+    beside: tuple[JobId, ...] = (),
     too_slow: bool = False,
 ) -> list[StatementId]:
     """Have the next epoch abandoned for a lost connection, and another generation begun; return what it carried."""
@@ -99,8 +101,10 @@ async def break_epoch(
             epoch=barrier.curr,
             error="the connection was lost",
             statement=culprit,
-            job=exhausting,
+            job=exhausting or failing or next(iter(beside), None),
+            deterministic=failing is not None,
             exhausted=exhausting is not None,
+            beside=beside,
             too_slow=too_slow,
         )
         assert await tx.barriers.answer(failed, now=NOW)
@@ -220,6 +224,24 @@ async def test_a7_statements_of_others_are_not_to_blame(leader: Leader) -> None:
     assert await result_of(leader, other) is None
 
 
+async def test_i13_the_statements_of_others_go_on_while_the_views_of_a_caller_fail_in_a_row(leader: Leader) -> None:
+    async with leader.stores.begin() as tx:
+        upstream = (await add_created(tx, new_table("orders"))).relation
+        views = [(await add_created(tx, new_view(f"v{n}", upstream))).id for n in range(3)]
+    (others,), (first,) = await accept(leader, by="other"), await accept(leader, by="greedy")
+    assert await break_epoch(leader, failing=views[0]) == [others, first]
+    barrier = await injected(leader)
+    assert carried(barrier) == [others]
+    await answer(leader, barrier, Unfinished())
+    later = await accept(leader, by="other")
+    assert await break_epoch(leader, failing=views[1]) == [first]
+    barrier = await injected(leader)
+    assert carried(barrier) == later
+    await answer(leader, barrier, Unfinished())
+    assert await result_of(leader, first) is None
+    assert [await leader.state_of(one) for one in views] == [JobState.FAILED, JobState.FAILED, JobState.CREATED]
+
+
 async def test_c4_no_statement_is_tried_for_ever(leader: Leader) -> None:
     (one,) = await accept(leader)
     for _ in range(TRIES_MAX):
@@ -248,3 +270,20 @@ async def test_a_view_with_which_workers_end_again_and_again_is_failed(leader: L
         states.append(await leader.state_of(guilty))
     assert states == [JobState.CREATED] * (LOSSES_MAX - 1) + [JobState.FAILED]
     assert await leader.state_of(other) == JobState.CREATED
+
+
+async def test_i13_views_that_take_all_memory_together_are_computed_one_by_one_from_then_on(leader: Leader) -> None:
+    """Each alone has room. Together they ended one worker after another, and nobody was blamed."""
+    async with leader.stores.begin() as tx:
+        upstream = (await add_created(tx, new_table("orders"))).relation
+        views = [(await tx.jobs.add(new_view(name, upstream), now=NOW, by=name)).id for name in ("x", "y", "z")]
+        for view in views:
+            await tx.jobs.move(view, JobEvent.STARTED, now=NOW)
+    (statement,) = await accept(leader)
+    for _ in range(TRIES_MAX):
+        assert await break_epoch(leader, beside=(*views[:2], JobId(999))) == [statement]
+    assert (await injected(leader)).scans.apart == ("x", "y")
+    assert await result_of(leader, statement) is None
+    await leader.recover()
+    pass_seconds(leader, round(APART.total_seconds()))
+    assert (await injected(leader)).scans.apart == ()

@@ -54,6 +54,14 @@ async def test_without_a_session_every_page_leads_to_the_login(closed: httpx.Asy
     assert answer.headers["location"].endswith("%3Fa%3Db")
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("address", ["/livez", "/v1/jobs", "/login"])
+async def test_i13_nobody_decodes_the_cookies_of_others(closed: httpx.AsyncClient, address: str) -> None:
+    """FastAPI parsed those of each request: one with 64 kB of escapes took 5 s, without a token."""
+    hostile = 'a="' + '\\"' * 500_000 + '"'
+    assert (await closed.get(address, headers={"cookie": hostile})).status_code in {200, 401}
+
+
 async def test_a_fragment_without_a_session_leads_the_whole_page_to_the_login(closed: httpx.AsyncClient) -> None:
     answer = await closed.get("/jobs", headers={"hx-request": "true"})
     assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/login")

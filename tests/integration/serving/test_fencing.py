@@ -73,6 +73,13 @@ async def test_an_old_session_idle_in_its_transaction_is_ended(store: Store, log
     assert await _rows(store) == []
 
 
+async def test_s4_a_session_of_a_reader_counts_as_no_old_one(store: Store) -> None:
+    """A job fails when a session of an old generation does not end, and a read login names its sessions itself."""
+    async with await psycopg.AsyncConnection.connect(store.logins.reader_url, application_name="tidefill:1:5") as conn:
+        await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+        await conn.execute("select 1")
+
+
 async def test_an_old_session_that_was_not_found_fails_its_check(store: Store) -> None:
     async with _writer(store.url, "tidefill-somebody") as conn:
         await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)

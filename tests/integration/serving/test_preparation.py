@@ -64,7 +64,7 @@ async def test_rights_are_these_and_no_more(store: Store) -> None:
         " where p.pronamespace = 'state'::regnamespace and r.rolname like 'tidefill_reader_%' group by 1 order by 1"
     )
     # A view of a relation of a lake calls one of two for whoever reads it. It only raises an error.
-    refused = [(name, False) for name in ("hold_generation", "protect", "refuse", "refuse_write")]
+    refused = [(name, False) for name in ("attempt", "hold_generation", "protect", "refuse", "refuse_write")]
     assert functions == sorted([*refused, ("refuse_read", True), ("refuse_rows", True)])
 
 

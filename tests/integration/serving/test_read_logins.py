@@ -131,6 +131,7 @@ REFUSED = [
     "select pg_read_file('/etc/passwd')",
     "copy (select 1) to program 'true'",
     "select pg_advisory_lock(1)",
+    "select pg_blocking_pids(1)",
     "select pg_sleep(1)",
     "select pg_terminate_backend(1)",
     "set session authorization postgres",
@@ -180,6 +181,7 @@ async def test_s3_a_caller_spoils_only_its_own_login_until_it_is_shown_again(sto
             with psql(url) as connection:
                 assert rows(connection, "select id from orders") == [(1,)], spoil
                 assert rows(connection, "show statement_timeout") == [("10min",)], spoil
+                assert rows(connection, "show client_connection_check_interval") == [("5s",)], spoil
                 assert rows(connection, "show transaction_timeout") == [("0",)], spoil
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,9 @@ from service.domain.errors import Invalid, TooLarge, Unavailable
 from service.domain.quotas import Bound
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Term
 from service.serving import connections
+from service.serving import reader as reader_module
 from service.serving.connections import Pool
+from service.serving.json_values import Convert
 from service.serving.preparation import prepare_catalog_reader
 from service.serving.reader import PostgresReader, ReaderLimits
 from service.serving.user_query import open_reader_pool
@@ -50,6 +53,19 @@ async def test_names_types_and_values(store: Store, reader: PostgresReader) -> N
         ("9007199254740993", "1.50", "2020-01-01 00:00:00+00", ["a", None], True),
     )
     assert not found.truncated
+
+
+@pytest.mark.parametrize(
+    ("length", "said"), [(20_000_000, "the answer or the error of the statement has more than"), (1_000_000, "invalid")]
+)
+async def test_i13_an_error_that_quotes_a_long_value_is_cut(reader: PostgresReader, length: int, said: str) -> None:
+    """One of 200 MB let a viewer's SELECT stall the service for 6 s."""
+    for query in (f"select repeat('x', {length})::int", f"select repeat('x', {length} + 0 * n)::int from one"):
+        refused = await _invalid(reader, f"with one as materialized (select 1 as n) {query}")
+        assert len(refused.message) <= 2_000
+        if "from one" not in query:
+            assert refused.message.startswith(said)
+    assert (await reader.query("select 1", row_limit=10, timeout_ms=10_000)).rows == ((1,),)
 
 
 async def test_the_row_cap_is_reported(reader: PostgresReader) -> None:
@@ -100,7 +116,8 @@ async def test_c7_values_without_text_count_as_well(reader_pool: Pool) -> None:
     reader = PostgresReader(reader_pool, limits=ReaderLimits(bytes_max=1 << 20))
     with pytest.raises(Invalid, match="TIDEFILL_RESULT_BYTES_MAX"):
         await reader.query("select null from generate_series(1, 1000000)", row_limit=10_000_000, timeout_ms=60_000)
-    for array in ("array_fill(1, array[50000])", "array_fill(null::text, array[50000])"):
+    arrays = ("array_fill(1, array[50000])", "array_fill(null::text, array[50000])", "array_fill(1, array[5000,1,1,1])")
+    for array in arrays:
         with pytest.raises(Invalid, match="TIDEFILL_RESULT_BYTES_MAX"):
             await reader.query(f"select {array}", row_limit=1, timeout_ms=60_000)
     wide = "select repeat('x', 100000) from generate_series(1, 1000000)"
@@ -139,6 +156,38 @@ async def test_c7_a_large_result_is_whole(reader: PostgresReader) -> None:
     sql = "select g, g::text, null, array[g, null] from generate_series(1, 30000) g"
     found = await reader.query(sql, row_limit=100_000, timeout_ms=60_000)
     assert found.rows == tuple((g, str(g), None, [g, None]) for g in range(1, 30_001))
+
+
+async def test_i13_a_large_value_waits_for_its_turn_before_it_is_converted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row of a viewer was an array of a gigabyte in lists. Four such rows at once kept the interpreter for 48 s."""
+    going_on, converting = threading.Event(), 0
+
+    def converted(text: str) -> str:
+        nonlocal converting
+        converting += 1
+        assert going_on.wait(60)
+        return text[:1]
+
+    def always(_: int) -> Convert:
+        return converted
+
+    monkeypatch.setattr(reader_module, "converter", always)
+    # The others have their rows when their sessions wait for the next command.
+    fetched = f"select pid {FETCHING} and state = 'idle in transaction' and datname = current_database()"
+    async with open_reader_pool(store.logins.reader_url, size=3) as pool:
+        reader = PostgresReader(pool, limits=ReaderLimits(large_max=1))
+        large = "select repeat('x', 2000000)"
+        running = [asyncio.create_task(reader.query(large, row_limit=1, timeout_ms=60_000)) for _ in range(3)]
+        try:
+            async with asyncio.timeout(20):
+                while len(await store.rows(fetched)) < len(running) or not converting:
+                    pass
+            assert converting == 1
+        finally:
+            going_on.set()
+        assert [found.rows for found in await asyncio.gather(*running)] == [(("x",),)] * len(running)
 
 
 async def test_s6_queries_wait_for_a_connection_and_too_many_are_refused(store: Store, reader_pool: Pool) -> None:
@@ -211,7 +260,7 @@ async def test_the_catalog_may_be_another_database(store: Store, reader_pool: ob
 @pytest.mark.soak
 async def test_a7_a_query_that_postgres_cannot_stop_keeps_its_callers_place(reader_pool: Pool, store: Store) -> None:
     """Each one left a session behind, and the login has 32: nobody could read any more."""
-    endless = "select length(normalize(repeat(chr(769), 16000) || repeat(chr(807), 16000)))"
+    endless = "select length(normalize(repeat(chr(769), 28000) || repeat(chr(807), 28000)))"
     async with open_reader_pool(store.logins.reader_url, size=4) as pool:
         reader = PostgresReader(pool, limits=ReaderLimits(queries_max=1, wait_seconds=0.2))
 

@@ -52,6 +52,18 @@ def test_s1_an_error_that_a_statement_raises_fails_it_alone(store: Store, expres
     assert (bad.affected, bad.sqlstate) == (0, state)
 
 
+def test_i13_an_error_that_quotes_a_long_value_is_cut(store: Store) -> None:
+    """The answer with one of 200 MB was refused, so no epoch was committed any more."""
+    dml = DmlStore(store.logins.writer_url, DATABASE_GRAPH, GENERATION)
+    (bad,) = dml.run([inserting(1, "repeat('x', 20000000)::bigint")], Epoch(9)).results
+    assert bad.error is not None
+    assert bad.error.startswith('invalid input syntax for type bigint: "xxx')
+    assert (len(bad.error), bad.sqlstate) == (2_000, "22P02")
+    with psycopg.connect(store.logins.writer_url) as connection:
+        sent = "select length(error), code from state.attempt('select repeat(''x'', 20000000)::bigint')"
+        assert connection.execute(sent).fetchone() == (2_000, "22P02")
+
+
 def test_s1_the_fence_ends_the_epoch(store: Store) -> None:
     dml = DmlStore(store.logins.writer_url, DATABASE_GRAPH, Generation(GENERATION - 1))
     with pytest.raises(psycopg.Error) as refused:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import MutableMapping
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.api import rows_json
-from service.api.rows_json import CHARACTERS, pieces
+from service.api.rows_json import CHARACTERS, Unsent, pieces
 from service.domain.errors import Unavailable
 from service.domain.uploading import Spool
 
@@ -66,10 +68,12 @@ class Client:
         return {}
 
 
-async def test_i8_answers_that_are_not_taken_are_bounded_for_each_caller() -> None:
-    """A viewer's 60 answers stayed whole in the service's memory."""
-    unsent, slow = Spool(bytes_max=10_000_000, what="unsent answers"), Client()
-    rows, scope = [["x" * 1_000_000]], {"type": "http", "asgi": {"spec_version": "2.3"}}
+@pytest.mark.parametrize("value", ["x" * 1_000_000, "\U0001f600" * 250_000], ids=["narrow", "wide"])
+async def test_i8_answers_that_are_not_taken_are_bounded_for_each_caller(value: str) -> None:
+    """A viewer's 60 answers stayed whole in the service's memory. A text counts with the bytes that it takes there."""
+    spool, slow = Spool(bytes_max=10_000_000, what="unsent answers"), Client()
+    unsent = Unsent(spool)
+    rows, scope = [[value]], {"type": "http", "asgi": {"spec_version": "2.3"}}
 
     def sent(caller: str, client: Client) -> "asyncio.Task[None]":
         return asyncio.create_task(
@@ -78,12 +82,33 @@ async def test_i8_answers_that_are_not_taken_are_bounded_for_each_caller() -> No
 
     held = [sent("greedy", slow) for _ in range(4)]
     await slow.begun.wait()
-    with pytest.raises(Unavailable, match="unsent answers of this caller hold 4000"):
-        await sent("greedy", slow)
+    with pytest.raises(Unavailable, match="unsent answers of this caller hold 400"):
+        await asyncio.wait_for(sent("greedy", slow), 30)
     other = Client()
     other.reads.set()
     await sent("another", other)
     assert json.loads(other.body)["rows"] == rows
     slow.reads.set()
     await asyncio.gather(*held)
-    assert (unsent.taken, unsent.held) == (0, {})
+    assert (spool.taken, spool.held) == (0, {})
+
+
+async def test_i13_one_answer_is_encoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen threads that encode left the event loop a sixteenth of the interpreter."""
+    encoding = threading.Barrier(2)
+
+    def meeting(head: Mapping[str, Any], rows: Any) -> Iterator[bytes]:
+        with suppress(threading.BrokenBarrierError):
+            encoding.wait(0.2)
+            met.append(True)
+        yield from pieces(head, rows)
+
+    met: list[bool] = []
+    monkeypatch.setattr(rows_json, "pieces", meeting)
+    unsent, client = Unsent(Spool()), Client()
+    client.reads.set()
+    rows, scope = [["x" * 1_000_000]], {"type": "http", "asgi": {"spec_version": "2.3"}}
+    answers = [rows_json.answer({"tag": "SELECT"}, rows, unsent, "a") for _ in range(2)]
+    await asyncio.gather(*(one(scope, client.receive, client.send) for one in answers))
+    assert not met
+    assert len(client.body) > 2_000_000

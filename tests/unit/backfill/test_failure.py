@@ -109,9 +109,26 @@ def test_a_value_that_the_store_refuses_the_worker_itself_fails_its_job(
 
 
 @pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errors.OutOfMemory("out of memory\nDETAIL: Failed on request of size 64"), "out of memory"),
+        (
+            OSError("[libpq] ReadRecord failed at row 0: Array value with lower bound not in {0, 1}"),
+            "a value cannot be read: Array value with lower bound not in {0, 1}",
+        ),
+    ],
+)
+def test_i13_what_needs_as_much_at_each_attempt_fails_its_job_at_once(error: Exception, said: str) -> None:
+    """Eight views of one row had the graph recover eleven times, and an array with other bounds without end."""
+    failed = JobFailedError(JobId(7), error, target=relation(2, "m"), upstream=relation(1, "orders"))
+    assert failed.deterministic
+    assert said in failed.reason
+
+
+@pytest.mark.parametrize(
     ("error", "suspect"),
     [
-        (errors.OutOfMemory("no more"), True),
+        (errors.OutOfMemory("out of shared memory\nHINT: more locks"), True),
         (errors.InternalError_("no more"), True),
         (errors.UndefinedTable("no more"), True),
         (ValueError("Traceback\npsycopg.errors.OutOfMemory: no more"), True),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.domain.dml import SINGLY, TRIES_MAX, SinglesTurn, failed
+from service.domain.dml import SINGLY, TRIES_MAX, CallerTurns, SinglesTurn, failed
 from service.protocol.ids import StatementId
 
 
@@ -34,3 +34,24 @@ def test_epochs_of_one_statement_take_a_fifth_of_the_time_at_most() -> None:
     turn.ended(10.0, now=110.0)
     assert not turn.may_begin(149.9)
     assert turn.may_begin(150.0)
+
+
+def test_i13_callers_whose_epoch_a_view_ended_have_epochs_of_their_own_until_one_is_committed() -> None:
+    turns = CallerTurns()
+    assert turns.next(["b", "a", "b", "c"]) == {"a", "b", "c"}
+    turns.committed()
+    assert turns.next(["b", "a"]) == {"a", "b"}
+    turns.failed()
+    seen: list[str] = []
+    for _ in range(4):
+        carried = turns.next(["c", "d", "b", "a"])
+        seen.append("".join(sorted(carried)))
+        # The views of one caller fail one after the other.
+        turns.failed() if "b" in carried else turns.committed()
+    assert seen == ["b", "a", "acd", "b"]
+    assert turns.apart == {"b"}
+    assert turns.next([]) == frozenset()
+    turns.failed()
+    assert turns.next(["b"]) == {"b"}
+    turns.committed()
+    assert turns.apart == set()

@@ -16,7 +16,9 @@ def test_a_loan_says_whose_it_is_and_since_when() -> None:
     assert not str(loan).startswith(Loan.of_borrower("t"))
 
 
-@pytest.mark.parametrize("text", ["", "loan", "verify 3", "loan.t7.x.abc", "loan.t7.1.2.3", "pin.t7.1.abc"])
+@pytest.mark.parametrize(
+    "text", ["", "loan", "verify 3", "loan.t7.x.abc", "loan.t7.1.2.3", "pin.t7.1.abc", "loan.t7.999999999999.a"]
+)
 def test_other_holders_of_pins_are_no_loans(text: str) -> None:
     assert Loan.parse(text) is None
 

@@ -25,6 +25,8 @@ from tests.support.meta_store import relation
 AIM = aim_seconds(1000, budget_ms=2000, awaited=False)
 AWAITED = aim_seconds(1000, budget_ms=2000, awaited=True)
 
+FIRST = {RelationId(1): RATE_FIRST, RelationId(2): RATE_FIRST}
+
 
 def deleting(number: int, table: int = 1) -> Statement:
     return Delete(id=StatementId(number), relation=relation("t").model_copy(update={"id": RelationId(table)}))
@@ -59,21 +61,26 @@ def test_the_time_for_staged_rows(interval_ms: int, budget_ms: int, awaited: boo
 
 def test_a_slice_begins_where_the_last_one_ended_and_has_what_fits_into_the_time() -> None:
     load = staged(1, 10_000_000)
-    assert rows(cut_of((load, 0))) == {1: (0, int(RATE_FIRST * AIM))}
+    assert rows(cut_of((load, 0), rates=FIRST)) == {1: (0, int(RATE_FIRST * AIM))}
     assert rows(cut_of((load, 70), rates={RelationId(1): 100_000.0})) == {1: (70, 70 + 65_000)}
     assert rows(cut_of((load, 9_999_999))) == {1: (9_999_999, 10_000_000)}
 
 
+def test_i13_the_first_slice_of_an_unknown_table_is_small() -> None:
+    """Two views of 64 branches each were over it, and 50,000 rows let no epoch end for 37 s."""
+    assert rows(cut_of((staged(1, 10_000_000), 0))) == {1: (0, ROWS_MIN)}
+
+
 def test_i5_a_slice_gives_way_to_statements_that_wait_and_these_run_first() -> None:
-    found = cut_of((staged(1, 10_000_000), 0), (deleting(2), 0), (deleting(3, 2), 0))
+    found = cut_of((staged(1, 10_000_000), 0), (deleting(2), 0), (deleting(3, 2), 0), rates=FIRST)
     assert [one.id for one in found.statements] == [2, 3, 1]
     assert rows(found) == {1: (0, int(RATE_FIRST * AWAITED))}
 
 
 def test_i13_loads_share_the_time_and_a_small_one_gets_its_answer_soon() -> None:
-    large = cut_of((staged(1, 10_000_000), 0), (staged(2, 10_000_000, 2), 0))
+    large = cut_of((staged(1, 10_000_000), 0), (staged(2, 10_000_000, 2), 0), rates=FIRST)
     assert rows(large) == {1: (0, int(RATE_FIRST * AIM / 2)), 2: (0, int(RATE_FIRST * AIM / 2))}
-    small = cut_of((staged(1, 10_000_000), 0), (staged(2, 300, 2), 0))
+    small = cut_of((staged(1, 10_000_000), 0), (staged(2, 300, 2), 0), rates=FIRST)
     assert rows(small) == {1: (0, int(RATE_FIRST * AWAITED / 2)), 2: (0, 300)}
 
 

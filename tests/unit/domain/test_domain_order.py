@@ -1,5 +1,7 @@
 """Which scans wait for their place, from what is recorded."""
 
+from itertools import pairwise
+
 import pytest
 
 from service.domain.order import Order, OrderedScan, awaited, dependents
@@ -43,6 +45,18 @@ def test_what_waits_and_for_what(
     order: Order, finished: str, relations: tuple[RelationId, ...], expected: dict[int, tuple[RelationId, ...]]
 ) -> None:
     assert waits(order, finished, *relations) == expected
+
+
+@pytest.mark.timeout(60)
+def test_i13_a_long_order_takes_little_time() -> None:
+    """An order of 18,000 edges stalled the service for 2 s, again and again."""
+    nodes = [RelationId(one) for one in range(1, 20_001)]
+    chain = tuple(pairwise(nodes))
+    assert len(waits(chain, "", *nodes)) == len(chain)
+    # The last one of a chain that is through waits for nothing, and each of the others had to be looked at for that.
+    done = [OrderedScan(FragmentId(one), one, finished=one != nodes[-1]) for one in nodes]
+    assert awaited(chain, done) == {}
+    assert waits(chain[:10], "0", *nodes) == {n: (RelationId(n),) for n in range(2, 11)}
 
 
 def test_dependents_are_those_behind_an_arrow() -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.domain.setbacks import LOSSES_MAX, WINDOW, Suspects
+from service.domain.setbacks import APART, LOSSES_MAX, WINDOW, Suspects
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,3 +46,11 @@ def test_i13_the_next_job_of_the_same_caller_fails_at_its_first_loss_for_some_ti
     assert not suspects.suspect(DATABASE_GRAPH, OTHER, caller="two", now=NOW + 9 * SECOND)
     assert suspects.suspect(DATABASE_GRAPH, JobId(11), caller="one", now=NOW + 9 * SECOND)
     assert not suspects.suspect(DATABASE_GRAPH, JobId(12), caller="one", now=NOW + 10 * SECOND + WINDOW)
+
+
+def test_i13_jobs_of_callers_that_took_all_memory_together_are_computed_one_by_one_for_an_hour() -> None:
+    suspects = Suspects()
+    suspects.crowded(["two", "one", "two"], now=NOW)
+    suspects.crowded(["three"], now=NOW + SECOND)
+    assert suspects.apart(now=NOW + APART - SECOND) == ["one", "three", "two"]
+    assert suspects.apart(now=NOW + APART) == ["three"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.indexes import BUILDERS_MAX, BUILDS_MAX, begun, lacking, needed
+from service.domain.indexes import begun, lacking, needed
 from service.protocol.columns import KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
@@ -80,14 +80,24 @@ def test_a_users_index_leaves_long_values_out() -> None:
 def test_f5_a_table_has_one_build_at_a_time() -> None:
     one, other = (LookupIndex(RelationId(1), (name,)) for name in "ab")
     elsewhere = LookupIndex(RelationId(2), ("a",))
-    assert begun([one, other, elsewhere], [], []) == [one, elsewhere]
-    assert begun([other], [one], [one]) == [], "not even beside one that is held"
+    assert begun([one, other, elsewhere], [], [], {}) == [one, elsewhere]
+    assert begun([other], [one], [one], {}) == [], "not even beside one that is held"
 
 
 def test_f3_builds_that_somebody_holds_leave_their_places_until_there_are_too_many() -> None:
     every = [LookupIndex(RelationId(number), ("a",)) for number in range(20)]
-    assert begun(every, [], []) == every[:BUILDERS_MAX]
-    assert begun(every[2:], every[:2], []) == []
-    assert begun(every[2:], every[:2], every[:1]) == [every[2]]
-    held = every[:BUILDS_MAX]
-    assert begun(every[BUILDS_MAX:], held, held) == []
+    assert begun(every, [], [], {}) == every[:2]
+    assert begun(every[2:], every[:2], [], {}) == []
+    assert begun(every[2:], every[:2], every[:1], {}) == [every[2]]
+    held = every[:4]
+    assert begun(every[4:], held, held, {}) == []
+
+
+def test_i13_builds_of_one_caller_leave_places_to_others() -> None:
+    """One open transaction held eight builds of its caller, and everybody's CREATE waited for it, for a minute."""
+    every = [LookupIndex(RelationId(number), ("a",)) for number in range(20)]
+    callers = dict.fromkeys(every[:6], "a") | dict.fromkeys(every[6:12], "b")
+    assert begun(every, [], [], callers) == [*every[:2], every[6]]
+    assert begun(every[4:], every[:4], every[:4], callers) == [*every[6:8], every[12]]
+    held = [*every[:4], *every[6:8]]
+    assert begun(every[4:], held, held, callers) == [every[12]]

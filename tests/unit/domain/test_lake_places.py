@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.errors import Invalid
-from service.domain.lake_places import ANYWHERE, LakeRoots, below, check_no_loop, located
+from service.domain.lake_places import ANYWHERE, LakeRoots, below, check_no_loop, check_purge, located
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,13 @@ def test_i13_a_table_does_not_feed_itself() -> None:
     with pytest.raises(Invalid, match="feed itself"):
         check_no_loop("/lake/a", {"/lake/b", "/lake/a"})
     assert located({"location": "file:///lake//b/../a/"}) == located({"location": "/lake/a"}) == "/lake/a"
+
+
+@pytest.mark.parametrize("inner", ["/lake/a/b", "/lake/a/b/c"])
+def test_i13_a_purge_removes_no_other_table(inner: str) -> None:
+    check_purge("/lake/a", {"/lake/a", "/lake/ab", "/lake"})
+    with pytest.raises(Invalid, match=f"another table lies at {inner}"):
+        check_purge("/lake/a", {"/lake", inner})
 
 
 @pytest.mark.parametrize(

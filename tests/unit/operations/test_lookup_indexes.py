@@ -12,6 +12,7 @@ from service.domain.errors import Exhausted, Invalid, MetaError, Unavailable
 from service.domain.job import Job, JobState
 from service.operations.jobs import queue
 from service.operations.jobs.failing import refuse
+from service.operations.upkeep import lookup_indexes
 from service.operations.upkeep.lookup_indexes import Builds, reconcile
 from service.operations.world import World
 from service.ports.indexes import IndexState, StoredIndex
@@ -21,7 +22,7 @@ from service.protocol.ids import JobId, RelationId, Term
 from service.protocol.stage import LookupIndex
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeLookups, FakeTables, StateStore
-from tests.support.http import changed, world_of
+from tests.support.http import PatientSignals, StillClock, changed, world_of
 from tests.support.meta_stages import new_stages
 from tests.support.meta_store import LEASE, NOW, add_created, new_table
 
@@ -126,6 +127,33 @@ async def here() -> Here:
 
 
 PRICE, NAME = frozenset({"price"}), frozenset({"name"})
+
+
+async def test_i13_builds_begin_before_indexes_are_dropped(here: Here) -> None:
+    """137 dropped indexes, each in use, held up the builds of all for 27 s."""
+    here.store.tables[here.read[0]].lookups.add(LookupIndex(here.read[0], ("name",)))
+    began: list[int] = []
+
+    async def looks() -> None:
+        began.append(len(here.builds.tasks))
+
+    here.lookups.before_drop = looks
+    await reconcile(here.world, here.builds, term=here.term)
+    assert began == [2]
+    assert await here.left() == [set[frozenset[str]](), set[frozenset[str]]()]
+    await here.builds.stop()
+
+
+async def test_i13_some_indexes_are_dropped_at_a_time(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup_indexes, "DROPS_AT_ONCE", 1)
+    here.lookups.may.set()
+    await here.build()
+    await here.remove()
+    for left in ([0, 1], [0, 0]):
+        signals = PatientSignals(StillClock())
+        await reconcile(changed(here.world, signals=signals), here.builds, term=here.term)
+        assert sorted(map(len, await here.left())) == left
+        assert signals.notified == (left != [0, 0])
 
 
 async def test_a_job_starts_when_its_indexes_are_built(here: Here) -> None:

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import pytest
 
+from service.domain import quotas
 from service.domain.errors import Conflict, Invalid, OverQuota
 from service.domain.job import JobEvent, JobState
 from service.domain.roles import Role
@@ -204,3 +205,19 @@ async def test_a18_a_verification_by_the_store_takes_the_share_of_its_caller(
     with pytest.raises(Invalid, match="seen"):
         await worker_rpc.verify(changed(here.world, reader=Described(callers)), view.id, Engine.STORE, asked_by=B)
     assert callers == [B.actor]
+
+
+async def test_i13_the_plans_of_a_tenant_leave_room_for_those_of_others(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two views of one tenant had so long plans that the service took 4.3 GB, and no recovery ended."""
+    size = new_view("m1", here.table).plan_bytes
+    async with here.world.stores.begin() as tx:
+        before = sum((await tx.queue.plan_bytes()).values())
+    monkeypatch.setattr(quotas, "PLAN_BYTES_MAX", before + 5 * size)
+    await here.ask(A, "m1")
+    await here.ask(A, "m2")
+    with pytest.raises(Invalid, match=rf"its plan has {size} bytes, all of token 1 \(a\) have {3 * size} with it"):
+        await here.ask(A, "m3")
+    await here.ask(B, "m4")
+    assert await here.names(JobState.INITIAL) == ["m1", "m2", "m4"]

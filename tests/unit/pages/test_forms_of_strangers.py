@@ -2,8 +2,12 @@
 
 import asyncio
 import re
+import threading
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from fastapi.responses import PlainTextResponse
 from pydantic import SecretStr
 from starlette.types import Message, Receive, Scope, Send
 
@@ -76,3 +80,56 @@ async def test_a_form_that_never_ends_is_given_up_soon(monkeypatch: pytest.Monke
     async with asyncio.timeout(30):
         await browser.post()
     assert browser.status == 408
+
+
+async def seen(service: Door, cookies: list[bytes], body: bytes = b"") -> Mapping[str, Any]:
+    """Return the state of a request that the service gives to its page."""
+    found: dict[str, Any] = {}
+
+    async def page(scope: Scope, receive: Receive, send: Send) -> None:
+        found.update(scope["state"])
+        await PlainTextResponse("")(scope, receive, send)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        del message
+
+    service.app = page
+    media = (b"content-type", b"application/x-www-form-urlencoded")
+    headers = [media, (b"host", b"localhost"), *((b"cookie", one) for one in cookies)]
+    scope: Scope = {"type": "http", "method": "POST" if body else "GET", "path": "/login", "query_string": b""}
+    await service({**scope, "scheme": "http", "headers": headers}, receive, send)
+    return found
+
+
+@pytest.mark.timeout(60)
+async def test_i13_a_cookie_of_many_escapes_is_not_decoded() -> None:
+    """One request with 64 kB of them let nobody be answered for 5 s, without a token."""
+    service = opened(StillClock())
+    id_ = service.sessions.begin(SecretStr("root"))
+    hostile = b'a="%s"' % (rb"\"" * 500_000)
+    mine = b"tidefill=" + id_.encode()
+    for cookies in ([mine], [hostile, mine], [hostile + b"; " + mine + b"; b=c"], [b"xtidefill=no;" + mine]):
+        assert (await seen(service, cookies))["session"] == id_
+    for cookies in ([], [hostile], [b"x" + mine], [b"a=" + mine], [mine[:-1]]):
+        assert (await seen(service, cookies))["session"] is None
+
+
+async def test_i13_a_long_form_leaves_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 viewers' forms of a megabyte of escapes let nobody be answered for 17 s."""
+    parsed, may = door._parsed, threading.Event()  # pyright: ignore[reportPrivateUsage] - it waits for the event loop
+
+    def waiting(body: bytes) -> dict[str, str]:
+        assert may.wait(20), "the event loop goes on"
+        return parsed(body)
+
+    service = opened(StillClock())
+    cookies = [b"tidefill=" + service.sessions.begin(SecretStr("root")).encode()]
+    csrf = (await seen(service, cookies))["csrf"]
+    long = f"csrf={csrf}&sql={'%41' * 40_000}".encode()
+    monkeypatch.setattr(door, "_parsed", waiting)
+    asking = asyncio.ensure_future(seen(service, cookies, long))
+    asyncio.get_running_loop().call_soon(may.set)
+    assert (await asking)["form"] == {"sql": "A" * 40_000}

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -201,6 +201,17 @@ def test_barriers_come_back_as_they_went(
     text = barrier.model_dump_json()
     assert Barrier.model_validate_json(text) == barrier
     assert json.loads(text)["prev"] == str(prev)
+
+
+@given(mutation=st.builds(Add, jobs=few(st.builds(JobPlan, id=IDS, relation=relations(), fragments=few(SCANS)))))
+def test_i13_a_relation_that_many_read_is_told_once(mutation: Add) -> None:
+    jobs = tuple(one.model_copy(update={"id": number}) for number in range(1, 4) for one in mutation.jobs)
+    many = mutation.model_copy(update={"jobs": jobs})
+    text = many.model_dump_json()
+    assert Add.model_validate_json(text) == many
+    read = [one for job in jobs for one in (job.relation, *(each for scan in job.table_scans for each in scan.reads))]
+    assume(len({one.model_dump_json() for one in read}) == len({one.id for one in read}))
+    assert text.count('"columns":[{') == len({one.id for one in read})
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """A query that a view cannot maintain is refused in plain words, at its position, with what works instead."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import pytest
 
 from service.domain.errors import Invalid, NotFound
+from service.operations.offload import INLINE_STEPS
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
 from service.sql.queries.plan import plan_query
+from service.sql.queries.planner import TooManySteps
 from service.sql.text.tokens import tokenize
 from service.sql.text.tree import Tree, parse_tree
 
@@ -123,3 +126,42 @@ def test_nested_queries_of_any_depth_end_in_a_plan_or_a_refusal(depth: int) -> N
         text = f"select id from ({text}) q where id > 0"
     (draft,) = plan_query(_tree(text), {"t": T, "u": U}, {}, ["id"])
     assert len(draft.joins[0].inputs) == 2
+
+
+LEVELS: Final = {
+    "values": "select x.id, x.x + x.x as x from {0} x",
+    "values of derived tables": "select q.id, q.x || q.x as x from (select * from {0} x) q",
+    "joins": "select x.id, x.x from {0} x, {0} y where x.id = y.id",
+    "subqueries": "select x.id, (select max(y.x) from {0} y where y.id = x.id) as x from {0} x",
+}
+"""Queries over the level below, of which each takes more work than that."""
+
+
+def _levels(name: str, number: int) -> str:
+    parts = [f"c{at + 1} as ({LEVELS[name].format(f'c{at}' if at else 't')})" for at in range(number)]
+    return f"with {', '.join(parts)} select id, x from c{number}"
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_i13_a_short_text_that_takes_many_steps_is_given_up(name: str) -> None:
+    """The service planned 18 levels of sums in its event loop, and stood still for 42 s."""
+    relations = {"t": T, "u": U}
+    plan_query(_tree(_levels(name, 2)), relations, {}, ["id", "x"], INLINE_STEPS)
+    with pytest.raises((TooManySteps, Invalid)) as caught:
+        plan_query(_tree(_levels(name, 14)), relations, {}, ["id", "x"], INLINE_STEPS)
+    if isinstance(caught.value, Invalid):
+        assert "more than" in str(caught.value)
+        assert caught.value.position is not None
+
+
+def test_i13_a_join_has_at_most_64_inputs_and_32_inner_ones() -> None:
+    """Postgres needed more memory than a session may have to plan the changes of 64 inner ones."""
+
+    def of(inner: int, outer: int) -> str:
+        items = "".join(f", u u{at}" for at in range(1, inner))
+        return f"select t.id from t{items}{''.join(f' left join u v{at} on true' for at in range(outer))}"
+
+    (draft,) = plan_query(_tree(of(32, 32)), {"t": T, "u": U}, {}, ["id"])
+    assert [len(join.inputs) for join in draft.joins] == [32, *[1] * 32]
+    for beyond in (of(33, 0), of(32, 33), of(1, 64)):
+        assert "joins more than 64 relations, or more than 32 by inner joins" in str(_refusal(beyond))

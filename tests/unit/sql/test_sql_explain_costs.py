@@ -77,6 +77,20 @@ def test_a_changed_row_rewrites_the_rows_that_show_it() -> None:
     ]
 
 
+def test_an_input_is_looked_up_by_what_was_looked_up_before_it() -> None:
+    """Whatever the order in which the query names its inputs."""
+    inputs = tuple(Input(alias=alias, relation=OF[alias[0]].id) for alias in ("o", "c3", "c2", "c1"))
+    on = (equal("o.customer", "c1.id"), equal("c1.region", "c2.id"), equal("c2.region", "c3.id"))
+    stage = Stage(joins=(Join(kind=JoinKind.INNER, inputs=inputs, on=on),), rows=(Value(name="id", sql='"o"."id"'),))
+    of = {one.alias: OF[one.alias[0]] for one in inputs}
+    found = lookups_from(stage, of, STATISTICS, "o")
+    assert [(one.input.alias, one.columns, one.keyed) for one in found] == [
+        ("c1", ("id",), True),
+        ("c2", ("id",), False),
+        ("c3", ("id",), False),
+    ]
+
+
 @pytest.mark.parametrize("kind", [JoinKind.SEMI, JoinKind.ANTI])
 def test_existence_multiplies_nothing(kind: JoinKind) -> None:
     assert lookups_from(joined(kind), OF, STATISTICS, "o") == ()

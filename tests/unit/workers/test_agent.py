@@ -218,6 +218,30 @@ def test_i13_an_answer_that_the_service_does_not_take_is_not_sent_again() -> Non
     running.join(60)
 
 
+class Small(Service):
+    """Takes no epoch, only its failure."""
+
+    def answer(self, answer: Collected | Failed) -> bool:
+        if isinstance(answer, Collected):
+            raise NotTakenError("413 too large")
+        return super().answer(answer)
+
+
+def test_i13_an_epoch_whose_answer_the_service_does_not_take_fails() -> None:
+    """An error of a statement that quoted a value of 200 MB was sent 300 times, and no epoch was committed."""
+    gate, service = Gated(), Small(barrier(DATABASE_GRAPH, 5))
+    gate.may_end.set()
+    worker = agent(service, {DATABASE_GRAPH: gate})
+    worker.explain = lambda one, error: Failed(
+        worker=WORKER, graph=one.graph, generation=one.generation, epoch=one.curr, error=str(error)
+    )
+    running = started(worker)
+    assert service.answered.wait(60)
+    assert [answer.error for answer in service.answers if isinstance(answer, Failed)] == ["413 too large"]
+    worker.stop.set()
+    running.join(60)
+
+
 def test_a_graph_whose_epoch_takes_long_holds_up_no_other() -> None:
     """I10: the job's own graph hangs, and the database graph's barrier is answered."""
     stuck, free = Gated(), Gated()

@@ -1,6 +1,8 @@
 """Hostile Parquet files take no more memory than a process may have (I13)."""
 
+import mmap
 import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,6 @@ from workers.connectors.parquet_rows import DataFile, read_rows
 from workers.connectors.port import RefusedTableError
 
 
-def allocated() -> int:
-    """Return how many bytes this process may have in data now."""
-    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-
-
 def written(location: Path, name: str, table: pa.Table) -> None:
     pq.write_table(table, location / name, dictionary_pagesize_limit=1 << 30, compression="zstd")
 
@@ -36,10 +33,25 @@ def test_i13_a_file_that_expands_beyond_the_memory_is_refused(tmp_path: Path, mo
     written(tmp_path, "a.parquet", pa.table({"id": ids(65_536), "v": values}))
     relation, files = relation_of({"location": str(tmp_path)}), Files.of(DeltaPlace(location=str(tmp_path)))
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    monkeypatch.setattr(parquet_rows, "MEMORY", allocated() + (512 << 20))
+    monkeypatch.setattr(parquet_rows, "MEMORY", 512 << 20)
     with pytest.raises(RefusedTableError, match=r"a\.parquet\" takes more than \d+ MB of memory to read"):
         list(read_rows(files, relation, DataFile("a.parquet", {}), 0, None))
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_what_a_process_has_already_leaves_a_file_its_memory(tmp_path: Path) -> None:
+    """Beyond the limit each thread of the process lacked memory: one of an object store never began."""
+    written(tmp_path, "a.parquet", pa.table({"id": ids(100)}))
+    relation, files = relation_of({"location": str(tmp_path)}), Files.of(DeltaPlace(location=str(tmp_path)))
+    with mmap.mmap(-1, parquet_rows.MEMORY, flags=mmap.MAP_PRIVATE):
+        rows = read_rows(files, relation, DataFile("a.parquet", {}), 0, None)
+        first, batch = next(rows)
+        threads = [threading.Thread(target=bytearray, args=[1 << 25]) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        assert (first, batch.num_rows, list(rows)) == (0, 100, [])
+    for thread in threads:
+        thread.join()
 
 
 def test_wide_rows_come_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A scan whose history is read gives few changes to one task, and many to all its actors (I13)."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 from typing_extensions import override
@@ -113,6 +114,18 @@ def test_few_changes_are_one_task_for_the_vnodes_of_all_actors() -> None:
 def test_many_changes_are_shared_out_among_the_actors_also_after_few() -> None:
     scan = watched()
     assert [len(forwarded(scan, changes).actors) for changes in (1, FEW + 1, 1)] == [1, 2, 1]
+
+
+def test_i13_a_scan_of_a_caller_whose_views_took_all_memory_together_runs_beside_no_other() -> None:
+    turn, barrier = cast("Any", Turn), cast("Any", SimpleNamespace())
+    stores = Stores(cast("Any", Able()), NOTHING)
+    epoch, scan = RunningEpoch(barrier, stores, False, 0.0, lambda: 0.0, turn), watched()
+    stores.costs.callers[scan.job] = "one"
+    assert scan.is_brief(epoch)
+    stores.costs.apart = ("one",)
+    assert not scan.is_brief(epoch)
+    stores.costs.callers[scan.job] = "another"
+    assert scan.is_brief(epoch)
 
 
 def test_a_scan_that_may_read_history_keeps_its_actors() -> None:

@@ -102,11 +102,9 @@ def check_changes(relation: Relation, location: Path, after: int, upto: int) -> 
     assert sorted(rows.values(), key=repr) == there(relation, location, upto)
 
 
-def check_versions(location: Path) -> None:
-    """Compare each version, and the changes to the next one and to the newest one."""
-    relation, newest = relation_of(location), DeltaTable(location).version()
-    for version in range(newest + 1):
-        check_pages(relation, location, version)
+def check_all_changes(relation: Relation, location: Path) -> None:
+    """Compare the changes from each version to the next one and to the newest one."""
+    newest = DeltaTable(location).version()
     for after in range(newest):
         check_changes(relation, location, after, newest)
         check_changes(relation, location, after, after + 1)
@@ -167,9 +165,12 @@ def test_random_commits_are_read_at_each_version(
                 source = made(range(low, low + 8), draw)
                 merge = table.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
                 merge.when_matched_update_all().when_not_matched_insert_all().execute()
-    check_versions(location)
-    monkeypatch.setattr(delta_rows, "CHANGES_MAX", 5)
-    check_versions(location)
+    relation = relation_of(location)
+    for version in range(DeltaTable(location).version() + 1):
+        check_pages(relation, location, version)
+    check_all_changes(relation, location)
+    monkeypatch.setattr(delta_rows, "CHANGES_MAX", 40)
+    check_all_changes(relation, location)
 
 
 def test_i8_of_many_changes_a_part_of_the_keys_is_held_at_a_time(

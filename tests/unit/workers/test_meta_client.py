@@ -3,7 +3,8 @@
 import httpx
 import pytest
 
-from service.protocol.ids import DATABASE_GRAPH, RequestId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RequestId, WorkerId
+from service.protocol.report import Failed
 from service.protocol.request import Done
 from workers.meta_client import MetaClient, NotTakenError, ServiceAwayError, StaleWorkerError
 
@@ -22,6 +23,14 @@ def test_i13_a_response_that_is_refused_is_told_from_a_service_that_is_away(stat
     # Everything else is tried again, as by a service of another version that is being replaced.
     with pytest.raises(ServiceAwayError, match=f"{status} why"):
         client(status).next_request(WORKER, DATABASE_GRAPH)
+
+
+def test_i13_an_answer_that_is_too_large_is_told_from_a_service_that_is_away() -> None:
+    answer = Failed(worker=WORKER, graph=DATABASE_GRAPH, generation=Generation(1), epoch=Epoch(5), error="e")
+    with pytest.raises(NotTakenError, match="413 why"):
+        client(413).answer(answer)
+    with pytest.raises(ServiceAwayError, match="422 why"):
+        client(422).answer(answer)
 
 
 @pytest.mark.parametrize(("status", "error"), [(410, StaleWorkerError), (500, ServiceAwayError)])

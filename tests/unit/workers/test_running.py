@@ -5,7 +5,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import Barrier
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +13,7 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from service.protocol.barrier import Barrier as Epochs
-from service.protocol.barrier import BarrierKind
+from service.protocol.barrier import BarrierKind, ScanLimits
 from service.protocol.ids import (
     DATABASE_GRAPH,
     ActorId,
@@ -27,8 +26,9 @@ from service.protocol.ids import (
 )
 from service.protocol.mutation import Add
 from service.protocol.report import WORK_MAX, ActorReport, FragmentReport
+from tests.support.idle_spark import idle_spark
 from tests.support.state_store import relation
-from workers.graph import EPOCHS_ALONE, GraphExecutor
+from workers.graph import EPOCHS_ALONE, SEARCH_REST_SECONDS, GraphExecutor
 from workers.runners.failure import JobFailedError
 from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch, Stores
 from workers.runners.running import run_all, waves
@@ -170,6 +170,16 @@ def test_of_scans_that_ran_beside_each_other_none_is_suspected_to_take_all_memor
     assert (caught.value.suspect, caught.value.computing) == (False, False)
 
 
+def test_i13_all_scans_that_fail_beside_each_other_are_told() -> None:
+    """Six views of one caller took all memory together, again and again, and nobody was blamed."""
+    scans = [Scan(2, 1, ROW), Scan(3, 1, OUT_OF_MEMORY), Scan(4, 1), Scan(5, 1, AWAY), Scan(6, 1, ROW)]
+    with pytest.raises(JobFailedError) as caught, ThreadPoolExecutor(1) as threads:
+        run_all(runners(*scans), an_epoch(*scans), threads.map)
+    assert (caught.value.job, caught.value.beside, caught.value.exhausted) == (3, (3, 5), True)
+    assert [other.job for other in caught.value.others] == [2, 6]
+    assert failed(*scans).beside == ()
+
+
 class Told(Executor):
     """Counts the waves that run beside each other."""
 
@@ -182,8 +192,17 @@ class Told(Executor):
         return map(fn, *iterables)
 
 
-def ignore(*_: object, **__: object) -> None:
-    """Stand for a call of Spark."""
+def a_barrier(generation: int, epoch: int, *, initial: bool, **fields: Any) -> Epochs:
+    """Return a barrier of the database graph. An initial one begins a generation without jobs."""
+    return Epochs(
+        graph=DATABASE_GRAPH,
+        generation=Generation(generation),
+        prev=Epoch(epoch - 1),
+        curr=Epoch(epoch),
+        kind=BarrierKind.INITIAL if initial else BarrierKind.CHECKPOINT,
+        mutation=Add(jobs=(), paused=False) if initial else None,
+        **fields,
+    )
 
 
 def beside_in(epochs: Mapping[int, str | None]) -> list[int]:
@@ -192,25 +211,15 @@ def beside_in(epochs: Mapping[int, str | None]) -> list[int]:
     After a failure a new generation begins, as it does in the tenth epoch.
     """
     threads, found, generation = Told(), list[int](), 0
-    context = SimpleNamespace(setLocalProperty=ignore, setJobGroup=ignore)
-    spark = cast("Any", SimpleNamespace(sparkContext=context))
-    executor = GraphExecutor(WorkerId("w"), spark, lambda _: Stores(nothing, nothing), {}, threads=threads)
+    executor = GraphExecutor(WorkerId("w"), idle_spark(), lambda _: Stores(nothing, nothing), {}, threads=threads)
     for epoch, error in epochs.items():
         initial = epoch in {1, 10} or epochs[epoch - 1] is not None
         generation += initial
-        barrier = Epochs(
-            graph=DATABASE_GRAPH,
-            generation=Generation(generation),
-            prev=Epoch(epoch - 1),
-            curr=Epoch(epoch),
-            kind=BarrierKind.INITIAL if initial else BarrierKind.CHECKPOINT,
-            mutation=Add(jobs=(), paused=False) if initial else None,
-        )
         if not initial:
             executor.runners |= runners(Scan(2, 1), Scan(3, 1, error))
         before = threads.waves
         with nullcontext() if error is None else pytest.raises(JobFailedError):
-            executor.run(barrier)
+            executor.run(a_barrier(generation, epoch, initial=initial))
         found += [epoch] * (threads.waves - before)
     return found
 
@@ -227,6 +236,46 @@ def test_n7a_after_a_wrong_value_all_scans_run_beside_each_other_at_once() -> No
     said = range(2 + EPOCHS_ALONE, 7)
     assert beside_in(epochs | {6: ROW}) == [*said, 8, 9]
     assert beside_in(epochs | {6: AWAY}) == list(said)
+
+
+def found(_seconds: float) -> str:
+    """Stand for a search that finds a row."""
+    return "(id) = (1)"
+
+
+@dataclass
+class Sought(Scan):
+    """A scan that fails over a row, which is found when it is searched for."""
+
+    @override
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        of, by = relation(self.upstream, "t"), relation(self.target, "v")
+        raise JobFailedError(JobId(self.target), ValueError(ROW), target=by, upstream=of, find_key=found)
+
+
+def test_i13_the_rows_that_fail_views_of_one_caller_are_searched_for_once_in_a_while() -> None:
+    """The search takes three quarters of the time that a failed view costs everybody."""
+    now, told = [0.0], list[bool]()
+    executor = GraphExecutor(WorkerId("w"), idle_spark(), lambda _: Stores(nothing, nothing), {}, clock=lambda: now[0])
+    for generation, (caller, seconds) in enumerate([("a", 0), ("a", 1), ("b", 1), ("a", SEARCH_REST_SECONDS)], 1):
+        now[0] += seconds
+        executor.run(a_barrier(generation, 2 * generation, initial=True))
+        assert executor.stores is not None
+        executor.stores.costs.callers |= {JobId(2): caller, JobId(3): caller}
+        executor.runners |= runners(Sought(2, 1), Sought(3, 1))
+        with pytest.raises(JobFailedError) as caught:
+            executor.run(a_barrier(generation, 2 * generation + 1, initial=False))
+        error = caught.value
+        told += [" at (id) = (1)" in one.reason for one in (error, *error.others)]
+    assert told == [True, True, False, False, True, True, True, True]
+
+
+def test_i13_a_generation_computes_jobs_of_the_callers_one_by_one_that_its_first_barrier_names() -> None:
+    executor = GraphExecutor(WorkerId("w"), nothing, lambda _: Stores(nothing, nothing), {})
+    executor.run(a_barrier(1, 2, initial=True, scans=ScanLimits(apart=("a",))))
+    assert executor.stores is not None
+    executor.stores.costs.callers |= {JobId(2): "a", JobId(3): "b"}
+    assert [executor.stores.costs.is_apart(JobId(job)) for job in (2, 3)] == [True, False]
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -250,18 +299,7 @@ def test_the_work_of_an_epoch_is_told_only_if_the_barrier_has_a_context() -> Non
     executor = GraphExecutor(WorkerId("w"), nothing, lambda _: Stores(nothing, nothing), {}, clock=lambda: next(clock))
     told: list[list[str]] = []
     for epoch, traceparent in ((1, None), (2, f"00-{'a' * 32}-{'b' * 16}-00"), (3, None)):
-        kind = BarrierKind.INITIAL if epoch == 1 else BarrierKind.CHECKPOINT
-        answer = executor.run(
-            Epochs(
-                graph=DATABASE_GRAPH,
-                generation=Generation(1),
-                prev=Epoch(epoch - 1),
-                curr=Epoch(epoch),
-                kind=kind,
-                mutation=Add(jobs=(), paused=False) if kind is BarrierKind.INITIAL else None,
-                traceparent=traceparent,
-            )
-        )
+        answer = executor.run(a_barrier(1, epoch, initial=epoch == 1, traceparent=traceparent))
         executor.runners |= runners(*(Scan(number, 1, number=number) for number in range(2, 2 + 2 * WORK_MAX)))
         told.append([one.name for one in answer.work])
     first, second, third = told

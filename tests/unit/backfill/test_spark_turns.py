@@ -1,0 +1,61 @@
+"""How long the changes of a caller's views may take in Spark when its budget is spent (I13)."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, JobId
+from service.protocol.stage import Engine
+from tests.support.idle_spark import idle_spark
+from workers.backfill.cost import SMALL_SECONDS, CostBudget
+from workers.backfill.pace import Pace
+from workers.engines.port import ActorOutcome, StageTask
+from workers.runners.engine_turns import SPARK_SECONDS_MIN, EngineTurns
+from workers.runners.port import RunningEpoch, Stores
+
+NOTHING = cast("Any", None)
+TOOK = SPARK_SECONDS_MIN - 2
+now = [0.0]
+
+
+class Clocked:
+    """A scan of a job, whose engine takes some seconds and keeps how many it was allowed."""
+
+    def __init__(self, job: int) -> None:
+        self.job, self.allowed = JobId(job), list[float | None]()
+        self.turns = EngineTurns(idle_spark())
+
+    def measure(self, _: object, pace: Pace, **__: object) -> Pace:
+        return pace
+
+    def run(self, task: StageTask) -> list[ActorOutcome]:
+        self.allowed.append(task.allowed_seconds)
+        now[0] += TOOK
+        return []
+
+
+def epoch_of(*scans: Clocked, stores: Stores) -> None:
+    barrier = Barrier(
+        graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(1), curr=Epoch(2), kind=BarrierKind.CHECKPOINT
+    )
+    epoch = RunningEpoch(barrier, stores, False, 0.0, lambda: now[0], nullcontext)
+    task = StageTask(curr=Epoch(2), actors=(), page_rows=1, windows={}, changed=frozenset(), at={})
+    for scan in scans:
+        engine = cast("Any", SimpleNamespace(run=scan.run))
+        scan.turns.run(epoch, task, lambda engine=engine: (Engine.SPARK, engine), cast("Any", scan), history_over=True)
+    stores.costs.settle(0.0, now[0])
+
+
+def test_i13_views_of_a_caller_that_has_spent_its_budget_share_the_least_time_of_spark() -> None:
+    """Each had it for itself: twelve views took 22 s of one epoch. A view that Spark computes for the first time has it
+    in any case, because it is planned and compiled then.
+    """
+    stores = Stores(NOTHING, NOTHING, stage_timeout_ms=30_000)
+    stores.costs.slow["a"] = CostBudget(1e9, 1e9, since=1e6)
+    scans = [Clocked(job) for job in (1, 2, 3)]
+    stores.costs.callers.update({scan.job: "a" for scan in scans})
+    for _ in range(2):
+        epoch_of(*scans, stores=stores)
+    assert [scan.allowed[0] for scan in scans] == [SPARK_SECONDS_MIN] * 3
+    assert [scan.allowed[1] for scan in scans] == [SPARK_SECONDS_MIN, SPARK_SECONDS_MIN - TOOK, SMALL_SECONDS]
