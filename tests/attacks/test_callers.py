@@ -118,6 +118,7 @@ def endless(number: int) -> str:
     return f"SELECT a.city, count(*) FROM large a {ENDLESS[number]} GROUP BY a.city"
 
 
+@pytest.mark.soak
 def test_s4_endless_and_large_queries_over_a_lake_leave_the_worker_to_others(
     service: Service, bystander: Bystander, tmp_path: Path
 ) -> None:

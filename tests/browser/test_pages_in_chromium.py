@@ -58,7 +58,7 @@ async def viewer_of(stores: PostgresStores, role: Role) -> str:
     return made.text
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 390), pytest.param("light", 1280, marks=pytest.mark.soak)])
 def test_axe_finds_nothing_on_any_page(chromium: "Browser", database_url: str, scheme: Scheme, width: int) -> None:
     found: dict[str, list[str]] = {}
     with (
@@ -110,6 +110,7 @@ def test_a_viewer_logs_in_sees_everything_and_changes_nothing(chromium: "Browser
         assert "/login" in reader.go("/").url
 
 
+@pytest.mark.soak
 def test_a_thousand_jobs_are_read_page_by_page_and_filtered(chromium: "Browser", database_url: str) -> None:
     with pages_server(database_url, thousand) as url, reading(chromium, url) as reader:
         page = reader.go("/jobs?state=unfinished")
@@ -125,6 +126,7 @@ def test_a_thousand_jobs_are_read_page_by_page_and_filtered(chromium: "Browser",
         assert "tick the box" in page.get_by_role("alert").inner_text()
 
 
+@pytest.mark.soak
 def test_three_hundred_relations_are_drawn_and_lead_to_their_jobs(chromium: "Browser", database_url: str) -> None:
     with pages_server(database_url, three_hundred) as url, reading(chromium, url) as reader:
         page = reader.go("/")

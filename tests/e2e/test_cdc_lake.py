@@ -37,6 +37,7 @@ def until_held(external: External, folder: Path) -> int:
     return len(wanted)
 
 
+@pytest.mark.soak
 def test_a_followed_table_lies_in_a_lake(service: Service, external: External, tmp_path: Path) -> None:
     folder = tmp_path / "items"
     external.run(ITEMS, FILL.format(rows=20_000))

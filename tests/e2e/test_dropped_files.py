@@ -58,6 +58,7 @@ def shown(service: Service, name: str) -> dict[str, Any]:
     return service.get(f"/v1/jobs/{name}")["job"]
 
 
+@pytest.mark.soak
 def test_i3_i12_views_over_a_folder_take_each_file_once_over_kills(service: Service, tmp_path: Path) -> None:
     folder = tmp_path / "drop/events"
     made = Drops(service, folder)

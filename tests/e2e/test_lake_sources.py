@@ -20,6 +20,7 @@ pytestmark = pytest.mark.e2e
 KEYED = "(*, PRIMARY KEY (id))"
 
 
+@pytest.mark.soak
 def test_i5_tables_of_a_place_in_a_lake_wait_while_it_is_away(service: Service, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     place = f"connector = 'deltalake', location = '{lake}'"

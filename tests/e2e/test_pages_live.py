@@ -150,6 +150,7 @@ def test_a_statement_is_explained_then_run_then_its_job_is_followed(service: Ser
     assert page.locator("tbody tr").all_inner_texts() == [f"7\t{ROWS // 100}"]
 
 
+@pytest.mark.soak
 def test_a_page_goes_on_when_a_killed_service_is_back(killable: Service, chromium: "Browser") -> None:
     orders(killable)
     job = slow_view(killable)

@@ -65,11 +65,11 @@ class MarksStrictlyBesideItsUpstream(MarksStrictly):
 @pytest.mark.parametrize(
     ("arrangement", "near"),
     [
-        (MarksStrictly, 13),
+        (MarksStrictly, 73),
         pytest.param(MarksStrictlyBesideItsUpstream, 0, marks=pytest.mark.soak),
         (ForgetsBufferedRowsAtAForcedFinish, 3),
         (ForgetsTheLastPage, 3),
-        (ReadsAtPrev, 13),
+        (ReadsAtPrev, 26),
     ],
 )
 def test_a_broken_scan_is_found(arrangement: type[Arrangement], near: int) -> None:
@@ -133,7 +133,7 @@ def test_a_deposed_leader_that_is_not_fenced_is_found(monkeypatch: pytest.Monkey
     found(among=DEPOSED, near=38)
 
 
-@pytest.mark.parametrize(("broken", "near"), [(loses_a_vnode, 48), (loses_a_position, 2)])
+@pytest.mark.parametrize(("broken", "near"), [(loses_a_vnode, 57), (loses_a_position, 9)])
 def test_a_broken_rescale_is_found(broken: object, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """I11."""
     monkeypatch.setattr("workers.backfill.scan.redistributed", broken)
@@ -283,7 +283,7 @@ def test_a_vacuum_that_heeds_no_pin_is_found(monkeypatch: pytest.MonkeyPatch) ->
         return min(epoch, self.store.published.get(graph, epoch))
 
     monkeypatch.setattr(FakeTables, "_advance", heedless)
-    assert "I2" in found(near=33)
+    assert "I2" in found(near=81)
 
 
 def test_an_epoch_that_is_shown_before_it_is_committed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,4 +296,4 @@ def test_an_epoch_that_is_shown_before_it_is_committed_is_found(monkeypatch: pyt
         await tx.visibility.publish(view.graph, newest, now=named["now"])
 
     monkeypatch.setattr(advance, "_inject", hasty)
-    found()
+    found(near=5)

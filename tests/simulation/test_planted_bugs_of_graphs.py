@@ -49,7 +49,7 @@ def test_a_recovery_that_takes_a_merged_job_back_is_found(monkeypatch: pytest.Mo
         return {}
 
     monkeypatch.setattr(FakeSnapshots, "settled", forgotten)
-    found(near=30)
+    found(near=184)
 
 
 def test_a_merge_that_loses_what_is_left_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_a_merge_that_loses_what_is_left_of_the_log_is_found(monkeypatch: pytest
         )
 
     monkeypatch.setattr("workers.runners.stage_scan.interleaved", since_the_last_barrier)
-    assert "I1" in found(near=40)
+    assert "I1" in found(near=52)
 
 
 def test_a_span_that_is_replayed_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_worker_that_is_given_up_for_a_stuck_job_is_found(monkeypatch: pytest.
             await tx.workers.give_up(view.worker)
 
     monkeypatch.setattr(advance.recovery, "abandon", given_up)
-    assert "I10" in found(among=STUCK, near=188)
+    assert "I10" in found(among=STUCK, near=457)
 
 
 def test_a_job_that_shares_a_worker_although_it_has_its_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

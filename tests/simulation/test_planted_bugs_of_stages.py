@@ -102,7 +102,7 @@ def test_history_that_is_read_at_the_present_epoch_is_found(monkeypatch: pytest.
         return _at(self, epoch, relation) if relation == self.bound.upstream.id else epoch.barrier.curr
 
     monkeypatch.setattr(StageScan, "_at", now)
-    assert "I1" in found(near=33, staging=True)
+    assert "I1" in found(near=63, staging=True)
 
 
 @pytest.mark.soak
@@ -127,7 +127,7 @@ def test_a_recovery_that_forgets_hidden_relations_is_found(monkeypatch: pytest.M
         return {job: outputs[-1:] for job, outputs in (await written(self, jobs)).items()}
 
     monkeypatch.setattr(FakePlans, "outputs", named)
-    found(near=26, staging=True)
+    found(near=60, staging=True)
 
 
 def test_an_only_part_that_is_computed_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_an_only_part_that_is_computed_too_early_is_found(monkeypatch: pytest.Mo
         return ended(self, at, whole=True)
 
     monkeypatch.setattr(Session, "end", always)
-    found(near=3, staging=True)
+    found(near=23, staging=True)
 
 
 def test_groups_that_are_merged_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_merge_that_begins_anew_after_a_recovery_is_found(monkeypatch: pytest.
         return sorted({one.vnode for one in self.target.partials or ()})
 
     monkeypatch.setattr(Session, "unmerged", every)
-    found(near=705, staging=True)
+    found(near=898, staging=True)
 
 
 @pytest.mark.soak

@@ -17,9 +17,9 @@ ADD = "ALTER TABLE t ADD COLUMN c int"
 
 
 @pytest.fixture
-async def here(database_url: str) -> AsyncGenerator[BothStores]:
+async def here(laid_out_url: str) -> AsyncGenerator[BothStores]:
     """A readable table `t` of one row."""
-    async with BothStores.on(database_url) as made:
+    async with BothStores.on(laid_out_url) as made:
         table = await made.created(new_table("t"))
         await made.store.run(f"insert into state.t_{table} (_vnode, id, name, _from) values (0, 1, 'a', 5)")
         yield made

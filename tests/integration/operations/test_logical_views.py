@@ -51,9 +51,9 @@ class Here(BothStores):
 
 
 @pytest.fixture
-async def here(database_url: str) -> AsyncGenerator[Here]:
+async def here(laid_out_url: str) -> AsyncGenerator[Here]:
     """A readable table `t` of two rows."""
-    async with Here.on(database_url) as made:
+    async with Here.on(laid_out_url) as made:
         table = await made.created(new_table("t"))
         await made.write(table, (1, "a"), (2, "b"), (3, "c"))
         yield made

@@ -97,8 +97,8 @@ class Here(BothStores):
 
 
 @pytest.fixture
-async def here(database_url: str) -> AsyncGenerator[Here]:
-    async with Here.on(database_url) as made:
+async def here(laid_out_url: str) -> AsyncGenerator[Here]:
+    async with Here.on(laid_out_url) as made:
         for text in TABLES:
             await made.table(text)
         yield made

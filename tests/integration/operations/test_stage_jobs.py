@@ -82,8 +82,8 @@ class Here(BothStores):
 
 
 @pytest.fixture
-async def here(database_url: str) -> AsyncGenerator[Here]:
-    async with Here.on(database_url) as made:
+async def here(laid_out_url: str) -> AsyncGenerator[Here]:
+    async with Here.on(laid_out_url) as made:
         for text in TABLES:
             statement = parse(text)
             assert isinstance(statement, CreateTable)

@@ -15,8 +15,8 @@ TERM = Term(7)
 
 
 @pytest.fixture
-async def store(empty_url: str) -> AsyncGenerator[Store]:
-    async with prepared_store(empty_url) as prepared:
+async def store(laid_out_url: str) -> AsyncGenerator[Store]:
+    async with prepared_store(laid_out_url) as prepared:
         await prepared.fences.claim(TERM)
         yield prepared
 

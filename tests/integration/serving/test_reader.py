@@ -241,6 +241,7 @@ async def test_no_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_the_catalog_may_be_another_database(store: Store, reader_pool: object, postgres_url: str) -> None:
+    await store.run("drop schema rw_catalog cascade")
     with fresh_database(postgres_url) as meta_url:
         async with await AsyncConnection.connect(meta_url, autocommit=True) as conn:
             await conn.execute("create schema rw_catalog")

@@ -130,7 +130,7 @@ async def _created(store: Store) -> None:
     await store.tables.create(ORDERS, term=TERM)
     await store.run("insert into state.t_1 values (0, 1, 'seen', 5)")
     await store.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[ORDERS])
-    await store.run("create schema tidefill create table leases(holder text)")
+    await store.run("create table tidefill.leases(holder text)")
     await store.run("create table public.private as select 'secret' as v")
     await store.run("create sequence public.counter")
     await store.run("create table stage.s_1(_row bigint)")
