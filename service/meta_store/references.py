@@ -50,10 +50,18 @@ async def hold_read(connection: AsyncConnection, read: Collection[RelationId]) -
 
 
 async def add_relation(
-    connection: AsyncConnection, name: str, kind: RelationKind, *, definition: str, vnode_count: int
+    connection: AsyncConnection,
+    name: str,
+    kind: RelationKind,
+    *,
+    definition: str,
+    vnode_count: int,
+    selects_all: bool | None = None,
 ) -> RelationId:
     """Add a relation and take its name. Raises Conflict where the name is taken."""
-    row = insert(relations).values(name=name, kind=kind, definition=definition, vnode_count=vnode_count)
+    row = insert(relations).values(
+        name=name, kind=kind, definition=definition, vnode_count=vnode_count, selects_all=selects_all
+    )
     free = row.on_conflict_do_nothing(index_elements=["name"], index_where=TAKEN).returning(relations.c.id)
     added = (await connection.execute(free)).scalar()
     if added is None:

@@ -76,23 +76,28 @@ class CatalogOutline:
 
 @dataclass(frozen=True, slots=True)
 class NewLogicalView:
-    """A new logical view. `columns` are pairs (name, Postgres type). `reads` are the relations that it names."""
+    """A new logical view. `columns` are pairs (name, Postgres type). `reads` are the relations that it names.
+
+    `selects_all` is whether it names columns by a star.
+    """
 
     name: str
     definition: str
     columns: tuple[tuple[str, str], ...]
     reads: tuple[RelationId, ...]
+    selects_all: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalView:
-    """A stored logical view. `shown` is true once it is readable."""
+    """A stored logical view. `shown` is true once it is readable. An earlier release did not store `selects_all`."""
 
     id: RelationId
     name: str
     definition: str
     columns: tuple[tuple[str, str], ...]
     shown: bool
+    selects_all: bool | None = None
 
 
 DISCREET_EVENTS: Final = ("token.", "secret.")

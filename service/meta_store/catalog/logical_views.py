@@ -27,7 +27,12 @@ class LogicalViews(OnConnection):
         await hold_read(self._connection, new.reads)
         # A logical view stores no rows, so its number of vnodes has no meaning.
         view = await add_relation(
-            self._connection, new.name, RelationKind.VIEW, definition=new.definition, vnode_count=1
+            self._connection,
+            new.name,
+            RelationKind.VIEW,
+            definition=new.definition,
+            vnode_count=1,
+            selects_all=new.selects_all,
         )
         await store_references(self._connection, view, new.reads)
         columns = [
@@ -73,12 +78,12 @@ class LogicalViews(OnConnection):
     async def _read(
         self, *conditions: ColumnElement[bool], definition: ColumnElement[Any] = relations.c.definition
     ) -> list[LogicalView]:
-        found = select(relations.c.id, relations.c.name, definition, relations.c.shown, COLUMNS).where(
-            relations.c.kind == RelationKind.VIEW, TAKEN, *conditions
-        )
+        found = select(
+            relations.c.id, relations.c.name, definition, relations.c.shown, relations.c.selects_all, COLUMNS
+        ).where(relations.c.kind == RelationKind.VIEW, TAKEN, *conditions)
         return [_view(row) for row in await self._connection.execute(found.order_by(relations.c.id))]
 
 
 def _view(row: Row[*tuple[Any, ...]]) -> LogicalView:
     columns = tuple((name, kind) for name, kind, *_ in row.columns or ())
-    return LogicalView(RelationId(row.id), row.name, row.definition, columns, row.shown)
+    return LogicalView(RelationId(row.id), row.name, row.definition, columns, row.shown, row.selects_all)

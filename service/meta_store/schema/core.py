@@ -156,10 +156,10 @@ relation = Table(
     Column("definition", Text, nullable=False),
     Column("vnode_count", Integer, nullable=False),
     Column("key_count", BigInteger, nullable=False, server_default=_ZERO),
-    Column("shown", Boolean, nullable=False, server_default=_FALSE),
-    Column("dropped", Boolean, nullable=False, server_default=_FALSE),
+    *(Column(name, Boolean, nullable=False, server_default=_FALSE) for name in ("shown", "dropped")),
     Column("held_back", Text),
     Column("owner", BigInteger, _reference("relation")),
+    Column("selects_all", Boolean),
 )
 Index("relation_owner", relation.c.owner, postgresql_where=relation.c.owner.is_not(None))
 TAKEN: Final = not_(relation.c.dropped)

@@ -18,11 +18,11 @@ from service.operations.retrying import retried
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
-from service.ports.records import CatalogEntry
+from service.ports.records import CatalogEntry, LogicalView
 from service.protocol.columns import Column
 from service.protocol.plan import DmlPlan
 from service.protocol.relation import Relation, RelationKind
-from service.sql.statements.logical_views import CreateView, selects_all
+from service.sql.statements.logical_views import CreateView
 from service.sql.statements.tables import AddColumn
 
 T = TypeVar("T")
@@ -68,15 +68,24 @@ async def widened(
 
 
 async def star_view(world: World, tx: Transaction, relation: Relation) -> str | None:
-    """Return a logical view that names the table's columns by a star: views of that view would have a new column."""
+    """Return a logical view that names the table's columns by a star: views of that view would have a new column.
+
+    Whether it does is stored, because the table is locked here: texts of strangers may take minutes to parse.
+    """
     for view in await tx.views.reading(relation.id):
-        whole = await tx.views.named(view.name)
-        assert whole is not None, view
-        statement = await parsed(world.parsers, whole.definition)
-        assert isinstance(statement, CreateView), view
-        if selects_all(statement):
+        if await _selects_all(world, tx, view):
             return view.name
     return None
+
+
+async def _selects_all(world: World, tx: Transaction, view: LogicalView) -> bool:
+    if view.selects_all is not None:
+        return view.selects_all
+    whole = await tx.views.named(view.name)
+    assert whole is not None, view
+    statement = await parsed(world.parsers, whole.definition)
+    assert isinstance(statement, CreateView), view
+    return statement.selects_all
 
 
 @retried

@@ -129,7 +129,8 @@ async def _created(call: Call, statement: CreateView, reads: Sequence[RelationId
 async def _add(world: World, statement: CreateView, reads: Sequence[RelationId], timeout_ms: int) -> RelationId:
     columns = await _columns(world, statement, timeout_ms)
     async with world.stores.begin() as tx:
-        view = await tx.views.add(NewLogicalView(statement.name, statement.text, columns, tuple(reads)))
+        new = NewLogicalView(statement.name, statement.text, columns, tuple(reads), statement.selects_all)
+        view = await tx.views.add(new)
         facts = {"name": statement.name, "statement": statement.text}
         await tx.events.append("view.asked", facts, now=world.clock.now())
     return view

@@ -20,7 +20,8 @@ class CreateView(Statement):
     """CREATE VIEW of a logical view.
 
     `sql` is the query as written. `reads` are the relations that it names, each with the 1-based position of its first
-    occurrence. `text` is the whole statement.
+    occurrence. `selects_all` is whether the query names columns by a star, so that its columns depend on when it was
+    read. `text` is the whole statement.
     """
 
     name: str
@@ -28,6 +29,7 @@ class CreateView(Statement):
     query: Tree = field(repr=False)
     sql: str
     reads: Mapping[str, int]
+    selects_all: bool
     text: str
 
 
@@ -47,7 +49,8 @@ def _create(cursor: Cursor) -> CreateView:
         message = "what the query reads cannot be told: a view takes plainer SQL than a SELECT by itself"
         raise Invalid(message, position=tokens[0].position)
     text = cursor.text[tokens[0].start : tokens[-1].start]
-    return CreateView(name, if_not_exists, tree.with_columns(columns), text, _reads(tree), cursor.text.strip())
+    query, whole = tree.with_columns(columns), cursor.text.strip()
+    return CreateView(name, if_not_exists, query, text, _reads(tree), _selects_all(query), whole)
 
 
 def query_reads(tree: Tree) -> frozenset[str]:
@@ -70,11 +73,8 @@ def occurrences(tree: Tree, views: Mapping[str, Tree]) -> int:
     return count(tree)
 
 
-def selects_all(view: CreateView) -> bool:
-    """Whether the query names columns by a star, so that its columns depend on when it was read."""
-    stars = (
-        star.parent if isinstance(star.parent, exp.Column) else star for star in view.query.root.find_all(exp.Star)
-    )
+def _selects_all(query: Tree) -> bool:
+    stars = (star.parent if isinstance(star.parent, exp.Column) else star for star in query.root.find_all(exp.Star))
     return any(isinstance(star.parent, exp.Select) for star in stars)
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from service.domain.errors import Conflict, Invalid, MetaError
 from service.operations.jobs import altering
+from service.ports.parsing import Parsers
 from service.protocol.columns import Column, ColumnType
+from service.sql.statements.statement import Statement
 from tests.support.both_stores import BothStores
 from tests.support.meta_store import new_table
 
@@ -39,6 +41,27 @@ async def test_u11_a_view_that_selects_a_star_stands_in_the_way_of_a_new_column(
     await here.run("CREATE VIEW v AS SELECT count(*) AS n, max(price * 2) AS m FROM t")
     assert (await here.run(ADD)).tag == "ALTER_TABLE"
     assert await here.rows("SELECT c FROM t") == ((None,),)
+
+
+async def test_no_text_of_a_view_is_parsed_while_the_table_is_locked(
+    here: BothStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty views of a stranger took 43 s, and everybody's CREATE over the table failed after 60."""
+    parsed = altering.parsed
+    texts: list[str] = []
+
+    async def told(parsers: Parsers, text: str) -> Statement:
+        texts.append(text)
+        return await parsed(parsers, text)
+
+    monkeypatch.setattr(altering, "parsed", told)
+    await here.run("CREATE VIEW v AS SELECT count(*) AS n FROM t")
+    await here.run("CREATE VIEW w AS SELECT * FROM t")
+    await refused(here, ADD, Invalid, 'view "w" selects *')
+    assert texts == []
+    await here.store.run("update tidefill.relation set selects_all = null")
+    await refused(here, ADD, Invalid, 'view "w" selects *')
+    assert texts == ["CREATE VIEW v AS SELECT count(*) AS n FROM t", "CREATE VIEW w AS SELECT * FROM t"]
 
 
 async def test_u11_a_new_column_whose_recording_failed_is_taken_up(here: BothStores) -> None:
