@@ -33,14 +33,15 @@ class CostBudget:
 
     def allowed(self, now: float) -> float | None:
         """Return how many seconds the changes of an epoch may take. None: any."""
-        return min(self.limit, FREE_SECONDS + self.limit - self._spent(now)) if self.limit else None
+        return min(self.limit, FREE_SECONDS + self.limit - self.spent_at(now)) if self.limit else None
 
     def charged(self, seconds: float, now: float) -> "CostBudget":
         """Return the bucket after an epoch that took so long and ends now."""
-        spent = min(self._spent(now) + max(0.0, seconds - FREE_SECONDS), self.limit)
+        spent = min(self.spent_at(now) + max(0.0, seconds - FREE_SECONDS), self.limit)
         return CostBudget(self.limit, spent, now)
 
-    def _spent(self, now: float) -> float:
+    def spent_at(self, now: float) -> float:
+        """Return how many seconds have not flowed back yet."""
         return max(0.0, self.spent - COST_REFILL * (now - self.since))
 
 
@@ -83,9 +84,10 @@ class SharedCosts:
         """
         if not self.together.limit:
             return None
-        caller = self.caller(job)
-        taken = sum(ms for one, ms in self._epoch.items() if self.caller(one) == caller) / 1000
-        budgets = (own, self.slow.get(caller, own), CostBudget(self.together.limit, taken, now))
+        caller, whole = self.caller(job), CostBudget(self.together.limit)
+        taken = self._by_caller(self._epoch)[caller] / 1000
+        spent = self.slow.get(caller, whole).spent_at(now)
+        budgets = (own, CostBudget(whole.limit, spent + taken, now))
         left = min(seconds for one in budgets if (seconds := one.allowed(now)) is not None)
         return max(SMALL_SECONDS, least - taken, left)
 
@@ -96,7 +98,14 @@ class SharedCosts:
         self.slow[self.caller(job)] = CostBudget(self.together.limit, self.together.limit, now)
 
     def settle(self, waited: float, now: float) -> None:
-        """End an epoch, in which everybody waited for so many seconds for the scans."""
+        """End an epoch, in which everybody waited for so many seconds for the scans.
+
+        If the views took too much together, the callers of the dearest have spent all: else other views of theirs would
+        hold up everybody for as long again.
+        """
+        for caller, ms in self._by_caller(self._epoch).items():
+            if caller in self.slow:
+                self.slow[caller] = self.slow[caller].charged(min(waited, ms / 1000), now)
         seconds = min(waited, self._epoch.total() / 1000, self.together.limit)
         self.together = self.together.charged(seconds, now)
         if not self.together.spent:
@@ -108,6 +117,8 @@ class SharedCosts:
         self._epoch.clear()
         if 0 < self.together.limit <= self.together.spent:
             self.over = self._dearest()
+            for job in self.over:
+                self.exceeded(job, now)
         elif self.together.spent < self.together.limit / 2:
             self.over = ()
 
@@ -117,12 +128,15 @@ class SharedCosts:
 
     def _dearest_together(self) -> Collection[JobId]:
         """Return the dearest half of the small views of the caller whose views take most."""
-        by_caller = Counter[str]()
-        for job, spent in self._spent.items():
-            by_caller[self.caller(job)] += spent
-        ((caller, most),) = by_caller.most_common(1) or [("", 0)]
+        ((caller, most),) = self._by_caller(self._spent).most_common(1) or [("", 0)]
         if most < self._spent.total() * _MANY_SHARE:
             return ()
         its = [job for job, _ in self._spent.most_common() if self.caller(job) == caller]
         taken = accumulate(self._spent[job] for job in its)
         return frozenset(job for job, upto in zip(its, taken, strict=True) if upto - self._spent[job] < most / 2)
+
+    def _by_caller(self, of_jobs: Counter[JobId]) -> Counter[str]:
+        found = Counter[str]()
+        for job, milliseconds in of_jobs.items():
+            found[self.caller(job)] += milliseconds
+        return found

@@ -102,6 +102,28 @@ def test_i13_the_views_of_a_caller_take_no_more_of_an_epoch_together_than_one() 
     assert costs.allowed(JobId(1), whole, 150.0) == 30
 
 
+def test_i13_a_caller_whose_views_took_too_much_together_has_spent_all() -> None:
+    """Five other views took their place, and everybody waited for 10 s of each epoch for as long again."""
+    costs = SharedCosts(CostBudget(30), callers={JobId(n): "ab"[n == 9] for n in range(10)})
+    whole, now = CostBudget(30), 0.0
+    while not costs.over:
+        for job in range(5):
+            costs.took(JobId(job), 2000)
+        costs.took(JobId(9), 300)
+        now += 10
+        costs.settle(10.0, now)
+    assert costs.over == {*range(5)}
+    following = SharedCosts(CostBudget(30), callers=costs.callers, slow=costs.slow)
+    assert following.allowed(JobId(5), whole, now) == FREE_SECONDS
+    assert following.allowed(JobId(9), whole, now) == 30
+    # What flows back is spent again.
+    for _ in range(10):
+        now += 20
+        assert following.allowed(JobId(5), whole, now) == FREE_SECONDS + 4
+        following.took(JobId(5), 6000)
+        following.settle(6.0, now)
+
+
 def test_i13_a_caller_whose_view_took_too_long_begins_with_nothing_left() -> None:
     costs = SharedCosts(CostBudget(30), callers={JobId(1): "a", JobId(2): "a", JobId(3): "b"})
     costs.exceeded(JobId(1), 100.0)
