@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +16,12 @@ POLL_SECONDS: Final = 1.0
 """How often is looked for something new."""
 SHARE: Final = 0.1
 """Looking takes at most this share of the time. A folder of many files takes long to list."""
+LONG_SECONDS: Final = 0.1
+"""A table whose last look took more of the processor has its next one in turn with others of this kind."""
+_LONG_LOOKS: Final = threading.Lock()
+"""Held for a long look and for the rest after it, so that all long looks together take that share of the time: while a
+folder is listed, Python runs no barrier. A look that waits for its storage is not long.
+"""
 
 
 @dataclass
@@ -67,9 +74,13 @@ class Watching:
         self._looked.set()
 
     def _run(self) -> None:
-        pause = 0.0
-        while not self.over and not self._ended.wait(pause):
-            began = time.monotonic()  # noqa: TID251 - a thread of its own paces itself
-            self.try_to_look()
-            took = time.monotonic() - began  # noqa: TID251 - as above
-            pause = max(POLL_SECONDS, took / SHARE - took)
+        computed = 0.0
+        while not self.over:
+            with _LONG_LOOKS if computed > LONG_SECONDS else nullcontext():
+                if self.over:
+                    return
+                began, before = time.monotonic(), time.thread_time()  # noqa: TID251 - a thread of its own paces itself
+                self.try_to_look()
+                took = time.monotonic() - began  # noqa: TID251 - as above
+                computed = time.thread_time() - before
+                self._ended.wait(max(POLL_SECONDS, took / SHARE - took))
