@@ -34,9 +34,9 @@ def located(options: Mapping[str, str]) -> str:
 
 
 def normal(location: str) -> str:
-    """Return a location without dots and doubled slashes."""
+    """Return a location without dots and doubled slashes. POSIX would keep two at the beginning."""
     scheme, found, path = location.partition("://")
-    return f"{scheme}://{normpath(path)}" if found else normpath(location)
+    return f"{scheme}://{normpath(path)}" if found else normpath(f"/{location.lstrip('/')}")
 
 
 def below(location: str, path: str) -> str:

@@ -101,12 +101,19 @@ P = TypeVar("P", bound=Page)
 
 @dataclass
 class Positions:
-    """The positions of one actor. Invariant: every vnode belongs to `runs`; the `rows` of a vnode never decrease."""
+    """The positions of one actor, which `put` replaces. Invariant: every vnode belongs to `runs`; the `rows` of a vnode
+    never decrease.
+    """
 
     runs: Runs
     by_vnode: dict[int, VnodePosition] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
     block_vnodes: int = BLOCK_VNODES
+    _done: int = field(init=False)
+    """How many vnodes are completed: asked for more often than there are actors, each of which has many vnodes."""
+
+    def __post_init__(self) -> None:
+        self._done = sum(position.state is PositionState.COMPLETED for position in self.by_vnode.values())
 
     @property
     def rows(self) -> int:
@@ -116,8 +123,7 @@ class Positions:
     @property
     def completed(self) -> bool:
         """Whether every vnode is completed."""
-        done = sum(position.state is PositionState.COMPLETED for position in self.by_vnode.values())
-        return done == sum(last - first + 1 for first, last in self.runs)
+        return self._done == sum(last - first + 1 for first, last in self.runs)
 
     def next_block(self) -> Block:
         """Return the first block with vnodes that are not completed, and of it those vnodes; empty when all history is
@@ -144,6 +150,13 @@ class Positions:
             rows = self._rows(vnode) + page.rows.get(vnode, 0)
             self._set(VnodePosition(vnode=Vnode(vnode), state=state, key=key, rows=rows))
 
+    def put(self, position: VnodePosition) -> None:
+        """Replace the position of a vnode by one that is recorded already."""
+        before = self.by_vnode.get(position.vnode)
+        was = before is not None and before.state is PositionState.COMPLETED
+        self._done += (position.state is PositionState.COMPLETED) - was
+        self.by_vnode[position.vnode] = position
+
     def take_changed(self) -> tuple[VnodePosition, ...]:
         """Return the positions that changed since the last call, by vnode."""
         changed = tuple(self.by_vnode[vnode] for vnode in sorted(self.changed))
@@ -156,7 +169,7 @@ class Positions:
 
     def _set(self, position: VnodePosition) -> None:
         assert position.rows >= self._rows(position.vnode)
-        self.by_vnode[position.vnode] = position
+        self.put(position)
         self.changed.add(position.vnode)
 
 

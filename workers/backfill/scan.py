@@ -83,8 +83,8 @@ def report(
     actor: ActorState,
     *,
     changed: Iterable[VnodePosition],
+    completed: bool,
     finished: bool,
-    held_up: bool = False,
     snapshot_rows: int,
     upstream_rows: int,
 ) -> ActorReport:
@@ -95,7 +95,7 @@ def report(
         rows=actor.positions.rows,
         snapshot_rows=snapshot_rows,
         upstream_rows=upstream_rows,
-        completed=scan.finished and not (finished or held_up),
+        completed=completed,
         finished=finished,
         positions=tuple(changed),
     )

@@ -33,13 +33,16 @@ _NOTE: Final = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A file that a task has prepared in an epoch. `values` are those of its partition."""
+    """A file that a task has prepared in an epoch. `values` are those of its partition. Its rows take so many bytes of
+    `memory`.
+    """
 
     epoch: int
     path: str
     size: int
     rows: int
     values: Values
+    memory: int = 0
 
     @property
     def merged(self) -> bool:
@@ -56,7 +59,10 @@ def notes_in(files: Files, folder: str, epoch: int) -> list[Note]:
     """Return the files that a generation, whose folder it is, has prepared in an epoch."""
     names = (name for name in files.names(f"{folder}/{epoch}") if name.endswith(_NOTE))
     read = (json.loads(files.read(f"{folder}/{epoch}/{name}")) for name in names)
-    return [Note(epoch, one["path"], one["size"], one["rows"], tuple(one["values"])) for one in read]
+    # An earlier release has not noted the bytes.
+    return [
+        Note(epoch, one["path"], one["size"], one["rows"], tuple(one["values"]), one.get("memory", 0)) for one in read
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +109,14 @@ class _File:
     rows: int = 0
     gathered: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
     bytes: int = 0
+    memory: int = 0
     _writer: pq.ParquetWriter | None = None
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Gather rows."""
         self.gathered.append(rows)
         self.rows, self.bytes = self.rows + rows.num_rows, self.bytes + rows.nbytes
+        self.memory += rows.nbytes
 
     def flush(self) -> None:
         """Write what was gathered as one group of rows."""
@@ -171,5 +179,5 @@ class _Prepared:
             file.flush()
             file.close()
             size = self._files.info(file.path).size
-            note = {"path": file.path, "size": size, "rows": file.rows, "values": file.values}
+            note = {"path": file.path, "size": size, "rows": file.rows, "values": file.values, "memory": file.memory}
             self._files.put(f"{self.folder}/{self.name}-{place}{_NOTE}", json.dumps(note).encode())

@@ -44,7 +44,8 @@ _OWNER: Final = "tidefill.owner"
 _NOBODY: Final = 0
 _PLACE: Final = "_tidefill_place"
 _MERGED_ROWS: Final = 1_000_000
-"""The most changes that a merge takes into memory, unless one epoch has more."""
+_MERGED_BYTES: Final = 128 << 20
+"""The most changes that a merge takes into memory, unless one epoch has more. They are copied some times there."""
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -306,14 +307,14 @@ class DeltaSink:
 def _portions(notes: Iterable[Note]) -> Iterator[Sequence[Note]]:
     """Divide the changes of many epochs, as after an outage, into those of some epochs each."""
     portion: list[Note] = []
-    rows = 0
     for _, some in groupby(notes, key=lambda note: note.epoch):
         epoch = list(some)
-        rows += sum(note.rows for note in epoch)
-        if portion and rows > _MERGED_ROWS:
+        both = [*portion, *epoch]
+        rows, memory = sum(note.rows for note in both), sum(note.memory for note in both)
+        if portion and (rows > _MERGED_ROWS or memory > _MERGED_BYTES):
             yield portion
-            portion, rows = [], sum(note.rows for note in epoch)
-        portion += epoch
+            both = epoch
+        portion = both
     if portion:
         yield portion
 

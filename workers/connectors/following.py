@@ -19,8 +19,6 @@ from workers.connectors.port import RefusedTableError
 from workers.connectors.watching import Watching
 from workers.state_store.port import VersionedStore
 
-FIRST_SECONDS: Final = 2.0
-"""For so long the first epoch of a folder waits for its files, whatever its storage does. The others follow."""
 ROWS_AT_ONCE: Final = 2_000_000
 """An epoch takes new files of about so many rows. Views read them at once."""
 
@@ -119,7 +117,7 @@ class FolderFollower:
         before = () if known is None else files_at(store, self.relation, committed)
         folder = folder_in(self.relation)
         watch = FolderWatch(folder.place, self.relation, folder, {one.path: one.stamp for one in before})
-        watch.start(first_seconds=FIRST_SECONDS if known is None else 0.0)
+        watch.start(first=known is None)
         return watch
 
 

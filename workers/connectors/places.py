@@ -35,13 +35,21 @@ def check_place(place: DeltaPlace) -> None:
 
 
 def check_roots(options: Mapping[str, str], roots: Sequence[str] | None) -> None:
-    """Raise ValueError if links lead from a permitted folder to a place that is under none. None permits any."""
+    """Raise ValueError if a location leads over a link, or out of the permitted folders. None permits any.
+
+    The service compares locations by their names: a PURGE of one name would remove a table of another one, and a table
+    would feed itself. A permitted folder may be a link itself.
+    """
     place = place_of(options)
-    if roots is None or place.store is not None:
+    if place.store is not None:
         return
-    real = Path(os.path.realpath(place.location))
-    if not any(real.is_relative_to(os.path.realpath(one)) for one in roots if "://" not in one):
+    real, named = Path(os.path.realpath(place.location)), Path(os.path.normpath(f"/{place.location.lstrip('/')}"))
+    permitted = [Path(one) for one in roots or ("/",) if "://" not in one]
+    if not any(real.is_relative_to(os.path.realpath(one)) for one in permitted):
         raise ValueError(f"location {place.location} leads out of the permitted places")
+    names = {os.path.realpath(one) / named.relative_to(one) for one in permitted if named.is_relative_to(one)}
+    if real not in {named, *names}:
+        raise ValueError(f"location {place.location} leads over a link: name its folder, {real}")
 
 
 def check_there(options: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,10 +19,38 @@ SHARE: Final = 0.1
 """Looking takes at most this share of the time. A folder of many files takes long to list."""
 LONG_SECONDS: Final = 0.1
 """A table whose last look took more of the processor has its next one in turn with others of this kind."""
+FIRST_SECONDS: Final = 2.0
+"""For so long an epoch waits for the first look at a folder, whatever its storage does, so that views find the files
+that are there already.
+"""
 _LONG_LOOKS: Final = threading.Lock()
 """Held for a long look and for the rest after it, so that all long looks together take that share of the time: while a
 folder is listed, Python runs no barrier. A look that waits for its storage is not long.
 """
+
+
+@dataclass
+class FirstLooks:
+    """How long the epochs of all graphs wait for first looks: so many seconds, of which a tenth of the time flows back.
+    Each of a caller's 45 large folders took them for itself.
+    """
+
+    clock: Callable[[], float] = time.monotonic  # noqa: TID251 - nobody else knows how long a storage takes
+    left: float = FIRST_SECONDS
+    since: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def wait(self, looked: threading.Event) -> None:
+        """Wait for a first look, if time is left for it."""
+        with self._lock:
+            now = self.clock()
+            left = min(FIRST_SECONDS, self.left + SHARE * (now - self.since))
+            looked.wait(left)
+            self.since = self.clock()
+            self.left = left - (self.since - now)
+
+
+_FIRST_LOOKS: Final = FirstLooks()
 
 
 @dataclass
@@ -37,10 +66,11 @@ class Watching:
     _looked: threading.Event = field(default_factory=threading.Event, kw_only=True)
     _ended: threading.Event = field(default_factory=threading.Event, kw_only=True)
 
-    def start(self, *, first_seconds: float = 0.0) -> None:
-        """Begin to look, and wait so long for the end of the first look."""
+    def start(self, *, first: bool = False) -> None:
+        """Begin to look, and wait for the `first` look at a table, if there is time."""
         threading.Thread(target=self._run, daemon=True, name=f"lake-{self.relation.id}").start()
-        self._looked.wait(first_seconds)
+        if first:
+            _FIRST_LOOKS.wait(self._looked)
 
     def end(self) -> None:
         """Look no more."""

@@ -107,7 +107,7 @@ class HistoryScan:
         for outcome in outcomes:
             actor = self.state.actors[outcome.actor]
             for position in outcome.positions:
-                actor.positions.by_vnode[position.vnode] = position
+                actor.positions.put(position)
             actor.budget = actor.budget.spent(outcome.snapshot_rows)
 
     def reports(
@@ -127,6 +127,7 @@ class HistoryScan:
         if told and finishing and not outcomes and not any(map(forwarded, range(len(self.state.actors)))):
             return ()
         reports: list[ActorReport] = []
+        completed = self.state.finished and not (finishing or held_up)
         for index, actor in enumerate(self.state.actors):
             outcome = outcomes.get(index)
             reports.append(
@@ -134,8 +135,8 @@ class HistoryScan:
                     self.state,
                     actor,
                     changed=() if outcome is None else outcome.positions,
+                    completed=completed,
                     finished=finishing,
-                    held_up=held_up,
                     snapshot_rows=0 if outcome is None else outcome.snapshot_rows,
                     upstream_rows=forwarded(index),
                 )

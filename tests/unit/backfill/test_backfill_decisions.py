@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.protocol.ids import ActorId, FragmentId, Vnode
+from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
 from service.protocol.plan import ActorPlan, PositionState, ScanType, TableScanPlan, VnodePosition
 from tests.support.projections import projection
 from tests.support.state_store import relation
@@ -29,6 +29,7 @@ from workers.backfill.pace import (
 )
 from workers.backfill.positions import Block, PageSize, Positions, Span, pages, samples, share_of_page
 from workers.backfill.scan import ScanState, report
+from workers.runners.history import HistoryScan
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,15 @@ def at(*positions: VnodePosition, runs: tuple[tuple[int, int], ...] = ((0, 3), (
 def test_the_next_block(positions: Positions, block: list[Span]) -> None:
     assert positions.next_block() == block
     assert positions.completed is (block == [])
+
+
+def test_a_position_that_is_put_again_counts_once() -> None:
+    positions, there = at(completed(0)), (0, 1, 2, 3, 8, 9)
+    for one in (completed(0), *map(completed, there[1:]), in_progress(9, "k", 1), in_progress(9, "l", 2), completed(9)):
+        positions.put(one)
+        done = {vnode for vnode, at in positions.by_vnode.items() if at.state is PositionState.COMPLETED}
+        assert positions.completed is (done == set(there))
+    assert positions.completed
 
 
 def test_a_page_moves_the_vnodes_that_it_reached() -> None:
@@ -292,7 +302,15 @@ def test_a_scan_is_built_from_what_is_stored() -> None:
     assert {actor.budget for actor in scan.actors} == {Budget(5, 3.0)}
     scan.throttle(0, now=4.0)
     assert {actor.budget for actor in scan.actors} == {Budget(0, 4.0)}
-    told = report(scan, scan.actors[2], changed=[completed(2, 20)], finished=True, snapshot_rows=1, upstream_rows=2)
+    told = report(
+        scan,
+        scan.actors[2],
+        changed=[completed(2, 20)],
+        completed=False,
+        finished=True,
+        snapshot_rows=1,
+        upstream_rows=2,
+    )
     assert (told.actor, told.fragment, told.rows, told.finished) == (2, 7, 20, True)
     assert told.positions == (completed(2, 20),)
 
@@ -303,5 +321,6 @@ def test_the_end_of_history_is_told_in_its_own_epoch_only(last: bool, finished: 
     positions = (completed(0, 1), completed(1, 1)) if last else (completed(0, 1),)
     actors = (ActorPlan(id=ActorId(1), vnodes=((0, 1),), positions=positions),)
     scan = ScanState.of(scanning(actors), now=0.0)
-    told = report(scan, scan.actors[0], changed=(), finished=finished, snapshot_rows=0, upstream_rows=0)
+    history = HistoryScan(JobId(1), relation(1, "t"), scan)
+    (told,) = history.reports({}, finishing=finished, forwarded=lambda _: 0)
     assert told.completed == (last and not finished)

@@ -33,6 +33,7 @@ def test_i13_a_table_does_not_feed_itself() -> None:
     with pytest.raises(Invalid, match="feed itself"):
         check_no_loop("/lake/a", {"/lake/b", "/lake/a"})
     assert located({"location": "file:///lake//b/../a/"}) == located({"location": "/lake/a"}) == "/lake/a"
+    assert located({"location": "//lake/a"}) == located({"location": "///lake//a"}) == "/lake/a"
 
 
 @pytest.mark.parametrize("inner", ["/lake/a/b", "/lake/a/b/c"])

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from typing_extensions import override
 
 from service.protocol.barrier import Barrier, BarrierKind
@@ -102,6 +103,23 @@ def forwarded(scan: Watched, changes: int) -> StageTask:
 class Turn:
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
+
+
+def test_i13_an_epoch_asks_each_actor_a_few_times_whether_it_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 800 actors and 32,768 vnodes an INSERT of one row took 10 s: each report looked at all vnodes."""
+    asked = 0
+
+    def completed(self: Positions) -> bool:
+        nonlocal asked
+        asked += 1
+        return bool(self.runs)
+
+    scan = watched()
+    monkeypatch.setattr(Positions, "completed", property(completed))
+    many = scan.state.actors * 50
+    scan.state.actors = many
+    scan.reports({}, finishing=True, forwarded=lambda _: 1)
+    assert 0 < asked <= 2 * len(many)
 
 
 def test_few_changes_are_one_task_for_the_vnodes_of_all_actors() -> None:

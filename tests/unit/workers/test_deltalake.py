@@ -148,6 +148,19 @@ def test_i13_changes_of_an_outage_are_merged_in_portions(lake: Lake, monkeypatch
     ] == [0, 3, 4, 5]
 
 
+def test_i13_changes_of_large_values_are_merged_in_portions(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gigabyte of rows, which has 50 MB on disk, took 4.5 GB of memory."""
+    monkeypatch.setattr(deltalake, "_MERGED_BYTES", 5000)
+    table = Table(lake)
+    sink = table.begin(0)
+    for epoch in range(2, 8):
+        prepare(sink, epoch, (LIVE, epoch, "x" * 2000))
+    before = table.version
+    sink.commit(Epoch(7))
+    assert [key for key, _ in table.rows] == [2, 3, 4, 5, 6, 7]
+    assert table.version == before + 3
+
+
 def test_i13_the_log_of_a_target_is_read_within_limits_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CREATE SINK into a table whose checkpoint fills gigabytes ended three workers, one after the other."""
     monkeypatch.setattr(deltalake, "shape_of", partial(delta_shape.shape_of, memory=300 << 20))

@@ -35,7 +35,7 @@ from workers.connectors.folder_watch import FolderWatch, describe
 from workers.connectors.following import FolderFollower, Step
 from workers.connectors.in_place import PlacedStore, folder_in
 from workers.connectors.port import RefusedRowError, RefusedTableError
-from workers.connectors.watching import LONG_SECONDS, Watching
+from workers.connectors.watching import LONG_SECONDS, FirstLooks, Watching
 from workers.state_store.port import LIVE, CopyingStore
 
 Row = tuple[Any, ...]
@@ -110,9 +110,9 @@ class Followed:
         return [tuple(row[name] for name in names) for row in batch.to_pylist()]
 
 
-def look_once(watch: Watching, *, first_seconds: float = 0.0) -> None:
+def look_once(watch: Watching, *, first: bool = False) -> None:
     """Look in place of a thread, if somebody waits for it."""
-    if first_seconds:
+    if first:
         watch.try_to_look()
 
 
@@ -420,11 +420,39 @@ def test_i13_an_epoch_does_not_wait_for_a_storage_that_hangs(tmp_path: Path) -> 
     drop(tmp_path / "a.parquet", rows(1, 5))
     relation = relation_of({"location": str(tmp_path)})
     slow = Slow(folder_in(relation).place, relation)
-    slow.start(first_seconds=0.01)
+    slow.start()
     slow.begun.wait()
     assert slow.waiting is None
     slow.end()
     slow.go_on.set()
+
+
+def test_i13_epochs_wait_for_first_looks_for_a_tenth_of_the_time() -> None:
+    """Each of 45 large folders took 2 s of an epoch."""
+    now, waited = [100.0], list[float]()
+
+    class Hanging(threading.Event):
+        @override
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            now[0] += timeout or 0.0
+            return False
+
+    class Quick(threading.Event):
+        @override
+        def wait(self, timeout: float | None = None) -> bool:
+            now[0] += 0.5
+            return True
+
+    looks = FirstLooks(lambda: now[0])
+    for _ in range(3):
+        looks.wait(Hanging())
+    now[0] += 10
+    looks.wait(Quick())
+    looks.wait(Hanging())
+    now[0] += 1000
+    looks.wait(Hanging())
+    assert waited == pytest.approx([2, 0, 0, 0.5, 2])
 
 
 @dataclass

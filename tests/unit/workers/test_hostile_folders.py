@@ -55,13 +55,27 @@ def test_i13_no_link_leads_out_of_the_permitted_places(tmp_path: Path) -> None:
     (tmp_path / "lake/out").symlink_to(tmp_path / "lakes")
     (tmp_path / "lake/in").symlink_to(tmp_path / "lake/sales")
     (tmp_path / "link").symlink_to(tmp_path / "mounted")
-    for name in ("lake", "lake/sales", "lake/new/table", "lake/in/table"):
+    for name in ("lake", "lake/sales", "lake/new/table"):
         check_roots({"location": str(tmp_path / name)}, roots)
-    check_roots({"location": str(tmp_path / "mounted/a")}, [str(tmp_path / "link")])
-    check_roots({"location": str(tmp_path / "lake/out/a")}, None)
+    for name in ("mounted/a", "link/a"):
+        check_roots({"location": str(tmp_path / name)}, [str(tmp_path / "link")])
     for name in ("lake/out", "lake/out/table", "lake/in/../../lakes"):
         with pytest.raises(ValueError, match="leads out of the permitted places"):
             check_roots({"location": str(tmp_path / name)}, roots)
+
+
+def test_i13_a_folder_has_one_name(tmp_path: Path) -> None:
+    """A PURGE of `//lake/p` removed the files of another sink in `/lake/p/of_others`, and a table fed itself."""
+    (tmp_path / "lake/sales").mkdir(parents=True)
+    (tmp_path / "lake/in").symlink_to(tmp_path / "lake/sales")
+    for roots in (None, [str(tmp_path)]):
+        for prefix in ("/proc/self/root", "/proc/thread-self/root"):
+            with pytest.raises(ValueError, match=r"leads over a link|leads out"):
+                check_roots({"location": f"{prefix}{tmp_path}/lake/sales"}, roots)
+        for name in ("lake/in", "lake/in/new"):
+            with pytest.raises(ValueError, match=f"leads over a link: name its folder, {tmp_path}/lake"):
+                check_roots({"location": f"{tmp_path}/{name}"}, roots)
+        check_roots({"location": f"/{tmp_path}/lake/./sales/"}, roots)
 
 
 def test_i13_no_file_of_a_table_is_read_from_elsewhere(tmp_path: Path) -> None:
