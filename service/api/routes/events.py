@@ -4,15 +4,13 @@ A stream resumes after `Last-Event-ID` or `after`; without either it starts now.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Header, Request, Response
-from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from service.api.access import AskedBy, needs
@@ -68,9 +66,11 @@ async def list_events(
     cursor = after if last_event_id is None else last_event_id
     discreet = permits(asked_by.role, Role.ADMIN)
     if _wants_json(request.headers.get("accept", "")):
-        found, more = await history.events(world, after=cursor or 0, limit=limit, discreet=discreet)
-        following = str(found[-1].id) if more else None
-        return JSONResponse({"items": [_json(event) for event in found], "next": following})
+        items, last = await history.events(
+            world, _text, after=cursor or 0, limit=limit, discreet=discreet, caller=asked_by.actor
+        )
+        following = "null" if last is None else f'"{last}"'
+        return Response(f'{{"items":[{",".join(items)}],"next":{following}}}', media_type="application/json")
     if cursor is None:
         cursor = await history.newest_event(world)
     frames = stream(world, cursor, partial(_admitted, request), discreet=discreet)
@@ -101,7 +101,7 @@ def _frames(found: Sequence[Event]) -> Iterator[str]:
     """Yield the frames of events, many together while they are small."""
     frames = ""
     for event in found:
-        frames += f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(_json(event), separators=(',', ':'))}\n\n"
+        frames += f"id: {event.id}\nevent: {event.kind}\ndata: {_text(event)}\n\n"
         if len(frames) > _FRAMES_CHARACTERS:
             yield frames
             frames = ""
@@ -109,8 +109,10 @@ def _frames(found: Sequence[Event]) -> Iterator[str]:
         yield frames
 
 
-def _json(event: Event) -> Mapping[str, Any]:
-    return jsonable_encoder(asdict(event))
+def _text(event: Event) -> str:
+    """Return an event as JSON. A general encoder takes ten times as long, and clients may ask for 1,000."""
+    fields = {"id": event.id, "at": event.at.isoformat(), "kind": event.kind, "facts": event.facts}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def _wants_json(accept: str) -> bool:

@@ -20,7 +20,7 @@ from service.ports.limits import Held
 from service.ports.meta_store import Transaction
 from service.protocol.ids import CommandId, FragmentId, JobId
 from service.protocol.mutation import Throttle
-from service.protocol.plan import SCANS
+from service.protocol.plan import SCANS, FragmentKind
 
 
 @retried
@@ -136,6 +136,11 @@ async def check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> Non
     """Lock the jobs of fragments. Raise NotFound for an unknown fragment and Invalid for one that is not a scan."""
     known = await tx.fragments.job_of(fragments)
     await tx.jobs.hold_all({job for job, _ in known.values()})
+    check_known(known, fragments)
+
+
+def check_known(known: Mapping[FragmentId, tuple[JobId, FragmentKind]], fragments: Collection[FragmentId]) -> None:
+    """Raise NotFound for a fragment that is not among the known ones, and Invalid for one that is not a scan."""
     for fragment in fragments:
         if fragment not in known:
             raise NotFound(f"fragment {fragment} not found", kind="fragment")

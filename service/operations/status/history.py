@@ -1,8 +1,9 @@
 """Read the history of barriers, commands and events, and the state of graphs and workers. Nothing here changes it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from typing import TypeVar
 
 from service.domain.errors import NotFound
 from service.domain.graph import GraphStatus
@@ -13,6 +14,8 @@ from service.operations.status.models import BarrierPage, BarrierView, CommandVi
 from service.operations.world import Arrival, Context, World
 from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, JobId
+
+T = TypeVar("T")
 
 
 async def barriers(world: World, *, limit: int, before: Epoch | None, caller: str = "") -> BarrierPage:
@@ -97,15 +100,19 @@ async def launches(world: Context) -> Sequence[Launch]:
         return await tx.launches.all()
 
 
-async def events(world: Context, *, after: int, limit: int, discreet: bool) -> tuple[Sequence[Event], bool]:
-    """Return the oldest events after `after`, and whether there may be more. `discreet`: also those that only admins
-    may see.
+async def events(
+    world: World, encode: Callable[[Event], T], *, after: int, limit: int, discreet: bool, caller: str = ""
+) -> tuple[Sequence[T], int | None]:
+    """Return the oldest events after `after`, each encoded, and the id after which there may be more. `discreet`: also
+    those that only admins may see.
     """
-    async with world.stores.begin() as tx:
-        found = await tx.events.since(after, limit=limit, discreet=discreet)
-        full = len(found) == limit
-        # Large events make a page shorter.
-        return found, full or bool(found and await tx.events.since(found[-1].id, limit=1, discreet=discreet))
+    async with world.calls.long_pages.turn(caller):
+        async with world.stores.begin() as tx:
+            found = await tx.events.since(after, limit=limit, discreet=discreet)
+            full = len(found) == limit
+            # Large events make a page shorter.
+            more = full or bool(found and await tx.events.since(found[-1].id, limit=1, discreet=discreet))
+        return [encode(event) for event in found], found[-1].id if more else None
 
 
 async def newest_event(world: Context) -> int:

@@ -4,7 +4,7 @@ Nothing here decides or changes anything. Progress is that of the committed epoc
 does not grow with its length. Next: `service.operations.status.models`.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from itertools import accumulate
 from typing import Final
@@ -14,7 +14,7 @@ from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING, Job, JobState
 from service.domain.progress import JobProgress, ScanProgress
 from service.domain.waiting import Waiting
-from service.operations.commands.limits import check_scans
+from service.operations.commands.limits import check_known
 from service.operations.jobs.lifecycle import seen
 from service.operations.jobs.standing import Standing, progress_of, standing_of
 from service.operations.leaving import Gone, unless
@@ -45,7 +45,7 @@ from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
 from service.ports.status import AutoLimit
-from service.protocol.ids import BIGINT_MAX, FragmentId, JobId, RelationId, Vnode
+from service.protocol.ids import BIGINT_MAX, ActorId, FragmentId, JobId, RelationId, Vnode
 from service.protocol.plan import (
     ActorPlan,
     FragmentPlan,
@@ -127,20 +127,21 @@ async def fragment(world: Context, wanted: FragmentId) -> FragmentView:
     return found
 
 
-async def vnodes(world: Context, wanted: FragmentId, *, after: int, limit: int) -> VnodePage:
+async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) -> VnodePage:
     """Return the positions of at most `limit` vnodes of a scan, from vnode `after` on.
 
     Raises NotFound, and Invalid if the fragment is not a scan.
     """
-    async with world.stores.begin() as tx:
-        await check_scans(tx, [wanted])
-        (owner, _) = (await tx.fragments.job_of([wanted]))[wanted]
+    async with world.calls.long_pages.turn(), world.stores.begin() as tx:
+        known = await tx.fragments.job_of([wanted])
+        check_known(known, [wanted])
+        (owner, _) = known[wanted]
         plans, at = await tx.plans.of([owner]), await tx.status.positions(wanted)
     actors = [actor for plan in plans for one in plan.fragments if one.id == wanted for actor in one.actors]
-    found = sorted((view for actor in actors for view in _vnodes(actor, at)), key=lambda view: view.vnode)
-    rest = [view for view in found if view.vnode >= after]
-    following = str(rest[limit].vnode) if len(rest) > limit else None
-    return VnodePage(tuple(rest[:limit]), following)
+    owners = {vnode: actor.id for actor in actors for vnode in vnodes_of(actor.vnodes) if vnode >= after}
+    rest = sorted(owners)
+    following = str(rest[limit]) if len(rest) > limit else None
+    return VnodePage(tuple(_vnode(Vnode(one), owners[one], at.get(Vnode(one))) for one in rest[:limit]), following)
 
 
 async def limit_history(world: Context, wanted: JobId, *, limit: int, before: int | None) -> LimitPage:
@@ -274,13 +275,10 @@ def _upstream(plan: FragmentPlan) -> str | None:
             return None
 
 
-def _vnodes(actor: ActorPlan, at: Mapping[Vnode, VnodePosition]) -> Iterator[VnodeView]:
-    for vnode in vnodes_of(actor.vnodes):
-        position = at.get(Vnode(vnode))
-        if position is None:
-            yield VnodeView(Vnode(vnode), actor.id, "not_started", None, 0)
-        else:
-            yield VnodeView(position.vnode, actor.id, position.state, position.key, position.rows)
+def _vnode(vnode: Vnode, actor: ActorId, position: VnodePosition | None) -> VnodeView:
+    if position is None:
+        return VnodeView(vnode, actor, "not_started", None, 0)
+    return VnodeView(vnode, actor, position.state, position.key, position.rows)
 
 
 def _counts(plan: FragmentPlan, actor: ActorPlan) -> PositionCounts:

@@ -25,10 +25,12 @@ CAUGHT_UP: Final = timedelta(minutes=5)
 WAIT: Final = timedelta(minutes=10)
 """The statement's timeout. It occupies one of the readers' connections."""
 DIFFERING_MAX: Final = 20
+LINE_CHARACTERS_MAX: Final = 2_000
+"""So much of a row that differs is shown. The answer is sent, and kept for its idempotency key."""
 _MODULUS: Final = 1 << 64
 
 # The query comes first, where no other name of this statement hides a user's relation. Rows are compared as texts.
-_COMPARED: Final = """
+COMPARED: Final = """
 with wanted as materialized (select {row}::text as line from (
 {query}
 ) tidefill_row),
@@ -43,7 +45,8 @@ select 'wanted', count(*)::text, coalesce(sum(hashtextextended(line, 0)), 0)::te
 union all
 select 'held', count(*)::text, coalesce(sum(hashtextextended(line, 0)), 0)::text from held
 union all
-(select case when missing > 0 then 'missing' else 'extra' end, null, line from counted order by line limit {most})
+(select case when missing > 0 then 'missing' else 'extra' end, null, left(line, {long}) from counted
+    order by line limit {most})
 """
 
 
@@ -70,7 +73,7 @@ async def compare(world: World, job: Job) -> Verified:
     assert found.entry is not None, found
     row = _row(found.entry.relation, plans)
     query = await _query(world, statement, found.entry.relation)
-    sql = _COMPARED.format(row=row, query=query, view=quoted(job.name), most=DIFFERING_MAX)
+    sql = COMPARED.format(row=row, query=query, view=quoted(job.name), most=DIFFERING_MAX, long=LINE_CHARACTERS_MAX)
     result = await world.state_store.reader.query(
         sql, row_limit=DIFFERING_MAX + 2, timeout_ms=int(WAIT.total_seconds() * 1000)
     )

@@ -18,5 +18,5 @@ async def recent(ask: Ask, until: int | None = None) -> tuple[Sequence[Event], i
     """
     last = await history.newest_event(ask.world) if until is None else until
     first = max(last - WINDOW, 0)
-    found, _ = await history.events(ask.world, after=first, limit=WINDOW, discreet=ask.admin)
+    found, _ = await history.events(ask.world, lambda event: event, after=first, limit=WINDOW, discreet=ask.admin)
     return [one for one in found if one.id <= last], first

@@ -1,9 +1,9 @@
 """A statement and its result. The statement runs as `POST /v1/sql` runs it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from service.domain.errors import Invalid, MetaError, NotFound
 from service.operations.leaving import Gone
@@ -21,6 +21,7 @@ _VALUE_MAX: Final = 2_000
 _CELLS_MAX: Final = 50_000
 _CHARACTERS_MAX: Final = 4_000_000
 """Of all values together. A browser is slow with more."""
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def shown(sql: str, outcome: Outcome) -> SqlPage:
         dict(outcome.session) or SESSION_FIRST,
         tag=outcome.tag,
         columns=outcome.columns,
-        rows=[[_value(one, long) for one in row] for row in outcome.rows[:most]],
+        rows=[[cell(one, long) for one in row] for row in outcome.rows[:most]],
         notices=outcome.notices,
         truncated=outcome.truncated or len(outcome.rows) > most,
         job=outcome.job,
@@ -115,8 +116,31 @@ def fault_of(error: MetaError, sql: str, offset: int) -> Fault:
     return Fault(error.message, line, "".join("\t" if char == "\t" else " " for char in line[: at - start]) + "^")
 
 
-def _value(value: object, long: int) -> str | None:
+def cell(value: object, long: int) -> str | None:
+    """Return a value of a result as its cell shows it, cut to `long` characters. None is NULL."""
     if value is None:
         return None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = value
+    if not isinstance(text, str):
+        parts, size = list[str](), 0
+        for part in _texts(value, long):
+            parts.append(part)
+            size += len(part)
+            if size > long:
+                break
+        text = "".join(parts)
     return text if len(text) <= long else f"{text[:long]}…"
+
+
+def _texts(value: object, long: int) -> Iterator[str]:
+    """Yield JSON in small texts, for a reader of about `long` characters: a whole list of 60 MB stalls everybody."""
+    if isinstance(value, str):
+        yield _ENCODER.encode(value[: long + 1])
+    elif isinstance(value, list | tuple):
+        yield "["
+        for place, one in enumerate(cast("Sequence[object]", value)):
+            yield ", " if place else ""
+            yield from _texts(one, long)
+        yield "]"
+    else:
+        yield from _ENCODER.iterencode(value)

@@ -1,5 +1,6 @@
 """What the lists and details show of a meta store in a known state."""
 
+import asyncio
 import hashlib
 import json
 from dataclasses import asdict, replace
@@ -179,6 +180,10 @@ async def test_every_vnode_shows_how_far_it_is(http: httpx.AsyncClient, stores: 
     rest = (await http.get(f"/v1/fragments/{scan['id']}/vnodes?after=3")).json()
     assert [one["vnode"] for one in rest["items"]] == [3, 4, 5, 6, 7]
     assert (rest["next"], rest["items"][-1]["actor"]) == (None, scan["actors"][1]["id"])
+    async with stores.begin() as tx:
+        await tx.jobs.hold_all([view["id"]])
+        held = await asyncio.wait_for(http.get(f"/v1/fragments/{scan['id']}/vnodes?after=3"), 10)
+    assert held.json() == rest, "a reader waits for no commit, and delays none"
     refused(await http.get(f"/v1/fragments/{dml['id']}/vnodes"), 422, "invalid")
     refused(await http.get("/v1/fragments/999/vnodes"), 404, "not-found")
 

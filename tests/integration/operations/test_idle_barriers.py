@@ -153,10 +153,12 @@ async def test_pages_of_barriers_are_read_one_at_a_time(idle: Idle) -> None:
     world = idle.leader.world
     async with world.calls.long_pages.turn():
         pages = {asyncio.create_task(history.barriers(world, limit=1000, before=None)) for _ in range(3)}
-        _, waiting = await asyncio.wait(pages, timeout=0.3)
-        assert waiting == pages
+        events = asyncio.create_task(history.events(world, str, after=0, limit=1000, discreet=True))
+        _, waiting = await asyncio.wait({*pages, events}, timeout=0.3)
+        assert waiting == {*pages, events}
     done, _ = await asyncio.wait(pages)
     assert {len(page.result().items) for page in done} == {1}
+    assert await events == ([], None)
 
 
 async def test_traces_cost_an_idle_barrier_two_statements_and_send_nothing(idle: Idle) -> None:

@@ -10,6 +10,7 @@ from psycopg import AsyncConnection
 
 from service.domain.errors import Invalid, TooLarge, Unavailable
 from service.domain.quotas import Bound
+from service.operations.verify import by_store
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Term
 from service.serving import connections
 from service.serving import reader as reader_module
@@ -256,6 +257,20 @@ async def test_the_catalog_may_be_another_database(store: Store, reader_pool: ob
                 await reader.query("select * from public.secret", row_limit=1, timeout_ms=1000, catalog=True)
             with pytest.raises(Invalid, match="does not exist"):
                 await reader.query("select * from rw_catalog.rw_tables", row_limit=1, timeout_ms=1000)
+
+
+async def test_i13_a_row_that_differs_is_shown_in_part(store: Store) -> None:
+    """Twenty rows of a megabyte were an answer of 144 MB, which was kept for its idempotency key."""
+    await store.run("create table public.held as select repeat('x', 1000000) as v")
+    compared = by_store.COMPARED.format(
+        row="tidefill_row",
+        query="select repeat('y', 3000) as v",
+        view="held",
+        most=by_store.DIFFERING_MAX,
+        long=by_store.LINE_CHARACTERS_MAX,
+    )
+    rows = [(what, line) for what, count, line in await store.rows(compared) if count is None]
+    assert rows == [("extra", f"({'x' * 1999}"), ("missing", f"({'y' * 1999}")]
 
 
 @pytest.mark.soak
