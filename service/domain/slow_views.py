@@ -27,10 +27,19 @@ class SlowView:
         """Return when the budget of `limit_ms` has flowed back."""
         return self.at + timedelta(milliseconds=limit_ms / COST_REFILL)
 
+    def keeps_apart(self, limit_ms: int, *, now: datetime) -> str | None:
+        """Return why a new view of the caller stays in a graph of its own, None if the budget is whole again."""
+        return None if now >= self.until(limit_ms) else self._told(limit_ms)
+
     def reason(self, limit_ms: int) -> str:
         """Return why another job of the caller waits until then."""
         return (
-            f"{SLOW_VIEW} {self.name} held up the statements of others for longer than stage_timeout_ms ({limit_ms})"
-            f" allows. This one starts at {self.until(limit_ms):%H:%M:%S} UTC at the earliest; with"
+            f"{self._told(limit_ms)}. This one starts at {self.until(limit_ms):%H:%M:%S} UTC at the earliest; with"
             " streaming_use_snapshot_backfill = true it would not wait"
+        )
+
+    def _told(self, limit_ms: int) -> str:
+        return (
+            f"{SLOW_VIEW} {self.name} held up the statements of others for longer than stage_timeout_ms ({limit_ms})"
+            " allows"
         )

@@ -1,23 +1,25 @@
 """Decide from the catalog whether the job of a new view stays in a graph of its own. See `service.domain.own_graph`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from service.domain.own_graph import own_graph, reading, reading_lake
 from service.domain.parameters import SystemParameters
+from service.domain.strategy import Strategy
 from service.operations.jobs.moving_out import staying
+from service.operations.statements.call import Call
 from service.operations.statements.staged_views import PlannedStage
-from service.operations.world import Context
 from service.ports.records import NewJob
+from service.protocol.plan import ScanType
 
 
-async def own_graph_of(
-    world: Context, new: NewJob, stages: Sequence[PlannedStage], session: Mapping[str, str]
-) -> str | None:
+async def own_graph_of(call: Call, new: NewJob, stages: Sequence[PlannedStage], strategy: Strategy) -> str | None:
     """Return why the job of a view stays in a graph of its own, or None if it does not."""
-    if session.get("own_graph") == "true":
+    if call.session.get("own_graph") == "true":
         return "the session variable own_graph is on"
+    world = call.world
     async with world.stores.begin() as tx:
-        limit = SystemParameters.of(await tx.parameters.all()).own_graph_rows
+        parameters = SystemParameters.of(await tx.parameters.all())
+        slow = await tx.queue.slow_view(call.asked_by.actor)
         found = [await tx.catalog.get(one) for one in sorted(new.upstreams)]
         entries = [entry for entry in found if entry is not None]
         of_others = await staying(tx, entries)
@@ -27,4 +29,14 @@ async def own_graph_of(
         return reading(of_others)
     written = [(one.stage, one.target) for one in stages]
     rows = {entry.relation.id: entry.key_count for entry in entries}
-    return own_graph(written, rows, {entry.relation.id: entry.relation.name for entry in entries}, rows_max=limit)
+    names = {entry.relation.id: entry.relation.name for entry in entries}
+    whole = own_graph(written, rows, names, rows_max=parameters.own_graph_rows)
+    # Other strategies wait until the time has flowed back. One by one is computed a projection, which costs little.
+    if whole is not None or strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL or is_projection(stages):
+        return whole
+    return None if slow is None else slow.keeps_apart(parameters.stage_timeout_ms, now=world.clock.now())
+
+
+def is_projection(stages: Sequence[PlannedStage]) -> bool:
+    """Whether each row is computed from one row."""
+    return len(stages) == 1 and stages[0].stage.is_projection

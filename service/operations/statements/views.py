@@ -262,7 +262,7 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
         serverless,
         view.hidden,
     )
-    stays = await own_graph_of(world, new, view.stages, session)
+    stays = await own_graph_of(call, new, view.stages, strategy)
     check_own_graph(stays, strategy)
     new = replace(new, resource_group=statement.resource_group, own_graph=stays)
     named = ordered.named

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,8 +23,8 @@ from service.protocol.table_format import Capabilities
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
 from tests.support.both_stores import BothStores
-from tests.support.http import changed
-from tests.support.meta_store import A_TEST
+from tests.support.http import StillClock, changed
+from tests.support.meta_store import A_TEST, NOW
 
 pytestmark = pytest.mark.postgres
 
@@ -363,3 +365,26 @@ async def test_auto_reads_the_other_sides_of_a_join_first(here: Here) -> None:
     lines = [str(line) for (line,) in explained.rows]
     assert "Backfill order: FIXED(customers -> orders, regions -> orders)" in lines
     assert sum("StreamTableScan" in line for line in lines) == 4
+
+
+async def test_i13_a_view_after_one_that_took_too_long_has_a_graph_of_its_own(here: Here) -> None:
+    """A caller created and dropped views in turn, each of which held up everybody until it left."""
+
+    async def own_graph(text: str) -> bool:
+        return "graph of its own" in str((await here.run(f"explain {text}")).rows[-1])
+
+    plan = await here.stored(SUMMED)
+    async with here.stores.begin() as tx:
+        await tx.queue.too_slow([plan.id], now=NOW)
+    following = SUMMED.replace(" m as", " n as")
+    assert await own_graph(following)
+    assert not await own_graph("create materialized view n as select id, amount * 2 as twice from orders")
+    other = replace(A_TEST, actor="another")
+    told = await dispatch.run(here.world, f"explain {following}", session={}, asked_by=other)
+    assert "graph of its own" not in str(told.rows[-1])
+    arranged = await here.run(f"explain {following}", streaming_use_snapshot_backfill="false")
+    assert "graph of its own" not in str(arranged.rows[-1]), "it waits for its begin"
+    clock = here.world.clock
+    assert isinstance(clock, StillClock)
+    clock.wall = NOW + timedelta(seconds=150)
+    assert not await own_graph(following)
