@@ -31,12 +31,11 @@ async def own_graph_of(call: Call, new: NewJob, stages: Sequence[PlannedStage], 
     rows = {entry.relation.id: entry.key_count for entry in entries}
     names = {entry.relation.id: entry.relation.name for entry in entries}
     whole = own_graph(written, rows, names, rows_max=parameters.own_graph_rows)
-    # Other strategies wait until the time has flowed back. One by one is computed a projection, which costs little.
-    if whole is not None or strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL or is_projection(stages):
+    # Jobs of other strategies wait until the time has flowed back, and a projection costs little.
+    if whole is not None or strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL or _is_projection(stages):
         return whole
     return None if slow is None else slow.keeps_apart(parameters.stage_timeout_ms, now=world.clock.now())
 
 
-def is_projection(stages: Sequence[PlannedStage]) -> bool:
-    """Whether each row is computed from one row."""
+def _is_projection(stages: Sequence[PlannedStage]) -> bool:
     return len(stages) == 1 and stages[0].stage.is_projection
