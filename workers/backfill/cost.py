@@ -17,6 +17,8 @@ FREE_SECONDS: Final = 2.0
 """An epoch that takes no longer is free: others wait for so long without noticing."""
 SMALL_SECONDS: Final = 0.25
 """A view that takes less of an epoch is over only beside many others of its caller."""
+ANEW_SECONDS: Final = 1.0
+"""An engine plans and compiles a stage that it computes for the first time, which takes about so long."""
 _MANY_SHARE: Final = 0.25
 """From this share of the time of all on, small views of one caller are over. What small views of many callers take is
 the size of the worker.
@@ -75,12 +77,15 @@ class SharedCosts:
         """Record what the changes of a job took in this epoch."""
         self._epoch[job] += milliseconds
 
-    def allowed(self, job: JobId, own: CostBudget, now: float, *, least: float = 0.0) -> float | None:
+    def allowed(
+        self, job: JobId, own: CostBudget, now: float, *, least: float = 0.0, anew: bool = False
+    ) -> float | None:
         """Return how many seconds the changes of a job may take in this epoch. None: any.
 
         The views of a caller may take no more of an epoch together than one of them, except for a moment each: else
         views over one table, each just within its budget, would hold up everybody for the sum. Together they may take
-        so many at `least`.
+        so many at `least`. A stage that is computed `anew` may take so many by itself, until its caller's views have
+        taken all that an epoch may: the branches of one view held up everybody for 78 s.
         """
         if not self.together.limit:
             return None
@@ -89,7 +94,8 @@ class SharedCosts:
         spent = self.slow.get(caller, whole).spent_at(now)
         budgets = (own, CostBudget(whole.limit, spent + taken, now))
         left = min(seconds for one in budgets if (seconds := one.allowed(now)) is not None)
-        return max(SMALL_SECONDS, least - taken, left)
+        floor = max(ANEW_SECONDS, min(least, whole.limit - taken)) if anew else SMALL_SECONDS
+        return max(floor, least - taken, left)
 
     def exceeded(self, job: JobId, now: float) -> None:
         """Record that the changes of a job took too long. Its caller has spent all, for this generation and the next

@@ -52,7 +52,10 @@ def epoch_seconds(interval_seconds: float, *, alone: bool) -> float:
     return interval_seconds * (OWN_GRAPH_INTERVALS if alone else 1)
 
 
-PAGE_ROWS_FIRST: Final = 2_000
+PAGE_ROWS_FIRST: Final = 200
+"""Nobody knows yet what a row costs, and all others wait for the page. It quadruples while pages are quick."""
+LATE: Final = 10
+"""A page that took so many times its aim tells what a row costs, however few rows it had."""
 PAGE_ROWS_MIN: Final = 100
 PAGE_BYTES: Final = 4 << 20
 """Size limit of a page. Each actor holds a whole page in memory (I8)."""
@@ -77,9 +80,10 @@ def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: floa
     time.
 
     The size at most quadruples at once. It does not change after a page that the end of history or the permits cut
-    short. A page that was made smaller than `PAGE_ROWS_MIN`, because a larger one did not come in time, may stay so.
+    short, unless that was late. A page that was made smaller than `PAGE_ROWS_MIN`, because a larger one did not come
+    in time, may stay so.
     """
-    if rows * 2 < page_rows:
+    if rows * 2 < page_rows and (not rows or seconds < LATE * aim.seconds):
         return page_rows
     wanted = min(PAGE_BYTES * rows // max(size_bytes, 1), int(aim.seconds * rows / max(seconds, 1e-6)))
     return max(min(PAGE_ROWS_MIN, page_rows), min(wanted, aim.rows_max, page_rows * 4))

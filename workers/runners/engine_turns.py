@@ -56,7 +56,7 @@ class EngineTurns:
             # The clock starts here, so that a long wait for the turn shortens the slice.
             began = epoch.clock()
             name, engine = choose()
-            allowed = self._allowed(epoch, name, scan) if history_over else None
+            allowed = self._allowed(epoch, name, scan) if history_over else self._allowed_to_page(epoch)
             seconds = self.paces[name].slice_seconds(epoch.share_seconds())
             if name is Engine.SPARK and epoch.barrier.graph != DATABASE_GRAPH:
                 seconds = max(seconds, SPARK_SLICE_SECONDS)
@@ -67,7 +67,7 @@ class EngineTurns:
             limit = epoch.stores.stage_timeout_ms
             before = jobs_begun(self.spark) if name is Engine.SPARK else 0
             with (
-                epoch.stores.noting_slow(scan.job, epoch.clock),
+                epoch.stores.noting_slow(scan.job, epoch.clock, history=not history_over),
                 bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None),
             ):
                 outcomes = engine.run(task)
@@ -88,16 +88,20 @@ class EngineTurns:
         """
         return epoch.own_turn(job) if epoch.barrier.follows else epoch.spark_turn()
 
+    def _allowed_to_page(self, epoch: RunningEpoch) -> float | None:
+        """Return how long a page of history may take: its slice does not end a page that was begun."""
+        limit = epoch.stores.stage_timeout_ms
+        return limit / 1000 if limit and epoch.barrier.graph == DATABASE_GRAPH else None
+
     def check_present(self) -> None:
         """Raise InterruptedError if the generation is over."""
         if self.ended:
             raise InterruptedError("the generation is over")
 
     def _allowed(self, epoch: RunningEpoch, engine: Engine, scan: HistoryScan) -> float | None:
-        """Return how long the changes of this epoch may take. History is bound by its slice."""
+        """Return how long the changes of this epoch may take."""
         epoch.stores.check_cost(scan.job)
         self.cost = self.cost or epoch.stores.budget()
         least = 0.0 if engine is Engine.STORE else SPARK_SECONDS_MIN
-        allowed = epoch.stores.allowed(scan.job, self.cost, epoch.clock(), least=least)
-        is_first = self.counted.get("engine") is not Engine.SPARK
-        return max(allowed, least) if allowed is not None and is_first else allowed
+        anew = engine is Engine.SPARK and self.counted.get("engine") is not Engine.SPARK
+        return epoch.stores.allowed(scan.job, self.cost, epoch.clock(), least=least, anew=anew)

@@ -48,10 +48,12 @@ class Stores:
         """Return the bucket with which a scan begins."""
         return CostBudget(self.stage_timeout_ms / 1000)
 
-    def allowed(self, job: JobId, own: CostBudget, now: float, *, least: float = 0.0) -> float | None:
+    def allowed(
+        self, job: JobId, own: CostBudget, now: float, *, least: float = 0.0, anew: bool = False
+    ) -> float | None:
         """Return how many seconds the changes of a job may take in this epoch. See `SharedCosts.allowed`."""
         with self._lock:
-            return self.costs.allowed(job, own, now, least=least)
+            return self.costs.allowed(job, own, now, least=least, anew=anew)
 
     def took(self, job: JobId, seconds: float) -> None:
         """Record what the changes of a job took in this epoch. Scans that run beside each other call it."""
@@ -59,13 +61,15 @@ class Stores:
             self.costs.took(job, round(seconds * 1000))
 
     @contextmanager
-    def noting_slow(self, job: JobId, clock: Callable[[], float]) -> Generator[None]:
-        """Record it if the changes of a job, which the block computes, take too long."""
+    def noting_slow(self, job: JobId, clock: Callable[[], float], *, history: bool = False) -> Generator[None]:
+        """Record it if the changes of a job, which the block computes, take too long. With `history`, its pages do."""
         try:
             yield
-        except TooSlowError:
+        except TooSlowError as error:
             with self._lock:
                 self.costs.exceeded(job, clock())
+            if history:
+                raise error.with_history() from error
             raise
 
     def check_cost(self, job: JobId) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from service.protocol.ids import JobId
-from workers.backfill.cost import FREE_SECONDS, SMALL_SECONDS, CostBudget, SharedCosts
+from workers.backfill.cost import ANEW_SECONDS, FREE_SECONDS, SMALL_SECONDS, CostBudget, SharedCosts
 
 
 def lived(limit: float, seconds: float, *, pause: float, epochs: int = 1000) -> int | None:
@@ -122,6 +122,15 @@ def test_i13_a_caller_whose_views_took_too_much_together_has_spent_all() -> None
         assert following.allowed(JobId(5), whole, now) == FREE_SECONDS + 4
         following.took(JobId(5), 6000)
         following.settle(6.0, now)
+
+
+def test_i13_stages_that_are_computed_anew_share_what_an_epoch_may_take() -> None:
+    costs, whole = SharedCosts(CostBudget(30), slow={"": CostBudget(30, 30, 100.0)}), CostBudget(30)
+    allowed: list[float | None] = []
+    for _ in range(6):
+        allowed.append(costs.allowed(JobId(1), whole, 100.0, least=10, anew=True))
+        costs.took(JobId(1), 8000)
+    assert allowed == [10, 10, 10, 6, ANEW_SECONDS, ANEW_SECONDS]
 
 
 def test_i13_a_caller_whose_view_took_too_long_begins_with_nothing_left() -> None:

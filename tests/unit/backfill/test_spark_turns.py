@@ -4,6 +4,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, JobId
 from service.protocol.stage import Engine
@@ -13,6 +15,7 @@ from workers.backfill.pace import Pace
 from workers.engines.port import ActorOutcome, StageTask
 from workers.runners.engine_turns import SPARK_SECONDS_MIN, EngineTurns
 from workers.runners.port import RunningEpoch, Stores
+from workers.state_store.port import TooSlowError
 
 NOTHING = cast("Any", None)
 TOOK = SPARK_SECONDS_MIN - 2
@@ -25,6 +28,7 @@ class Clocked:
     def __init__(self, job: int) -> None:
         self.job, self.allowed = JobId(job), list[float | None]()
         self.turns = EngineTurns(idle_spark())
+        self.error: Exception | None = None
 
     def measure(self, _: object, pace: Pace, **__: object) -> Pace:
         return pace
@@ -32,10 +36,12 @@ class Clocked:
     def run(self, task: StageTask) -> list[ActorOutcome]:
         self.allowed.append(task.allowed_seconds)
         now[0] += TOOK
+        if self.error is not None:
+            raise self.error
         return []
 
 
-def epoch_of(*scans: Clocked, stores: Stores) -> None:
+def epoch_of(*scans: Clocked, stores: Stores, history_over: bool = True) -> None:
     barrier = Barrier(
         graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(1), curr=Epoch(2), kind=BarrierKind.CHECKPOINT
     )
@@ -43,7 +49,9 @@ def epoch_of(*scans: Clocked, stores: Stores) -> None:
     task = StageTask(curr=Epoch(2), actors=(), page_rows=1, windows={}, changed=frozenset(), at={})
     for scan in scans:
         engine = cast("Any", SimpleNamespace(run=scan.run))
-        scan.turns.run(epoch, task, lambda engine=engine: (Engine.SPARK, engine), cast("Any", scan), history_over=True)
+        scan.turns.run(
+            epoch, task, lambda engine=engine: (Engine.SPARK, engine), cast("Any", scan), history_over=history_over
+        )
     stores.costs.settle(0.0, now[0])
 
 
@@ -59,3 +67,20 @@ def test_i13_views_of_a_caller_that_has_spent_its_budget_share_the_least_time_of
         epoch_of(*scans, stores=stores)
     assert [scan.allowed[0] for scan in scans] == [SPARK_SECONDS_MIN] * 3
     assert [scan.allowed[1] for scan in scans] == [SPARK_SECONDS_MIN, SPARK_SECONDS_MIN - TOOK, SMALL_SECONDS]
+
+
+def test_i13_a_page_of_history_takes_no_longer_than_changes_may() -> None:
+    """One of 2,000 rows that took 20 ms each held up everybody for a minute."""
+    scan = Clocked(1)
+    epoch_of(scan, stores=Stores(NOTHING, NOTHING, stage_timeout_ms=30_000), history_over=False)
+    epoch_of(scan, stores=Stores(NOTHING, NOTHING), history_over=False)
+    assert scan.allowed == [30, None]
+
+
+def test_history_that_took_too_long_says_the_way_out() -> None:
+    stores = Stores(NOTHING, NOTHING, stage_timeout_ms=30_000)
+    scan = Clocked(1)
+    scan.error = TooSlowError(30_000)
+    with pytest.raises(TooSlowError, match="with streaming_use_snapshot_backfill = true"):
+        epoch_of(scan, stores=stores, history_over=False)
+    assert stores.costs.slow.keys() == {""}
