@@ -74,9 +74,9 @@ def cut(
     """Return the statements of the next barrier: first the ones that are short, then slices of staged rows.
 
     `waiting` has each statement with the number of its staged rows that were applied before, in order. Loads share the
-    epoch's time equally, the oldest first. Each gets at least `ROWS_MIN` rows while there is time, and the first
-    one in any case. A statement does not wait for a load of its table: the load is published in parts, and its caller
-    has no answer yet.
+    epoch's time, rows and bytes equally, the oldest first. Each gets at least `ROWS_MIN` rows while there is time, and
+    the first one in any case. A statement does not wait for a load of its table: the load is published in parts, and
+    its caller has no answer yet.
     """
     short = [statement for statement, _ in waiting if not isinstance(statement, InsertStaged)]
     loads = [_Load(one, done, rates.get(one.relation.id)) for one, done in waiting if isinstance(one, InsertStaged)]
@@ -88,7 +88,8 @@ def cut(
     for place, load in enumerate(loads):
         if slices and (left <= 0 or rows <= 0 or size <= 0):
             break
-        one = load.slice(left / (len(loads) - place), rows=rows, size=size)
+        others = len(loads) - place
+        one = load.slice(left / others, rows=max(rows // others, 1), size=size // others)
         slices.append(one)
         taken = one.last - one.first
         left, rows, size = left - taken / load.rate, rows - taken, size - taken * one.row_bytes

@@ -20,6 +20,7 @@ import structlog
 from psycopg import sql
 
 from service.embedded.cluster import Cluster, EmbeddedPostgresFailed, write_private
+from service.embedded.courtesy import calm
 from service.embedded.postgres_wheel import postgres_programs
 from service.embedded.server_account import ServerAccount, server_account
 
@@ -63,12 +64,14 @@ class EmbeddedPostgres:
     def keep_running(self) -> bool:
         """Start the server again if it was killed; return whether it was. It keeps its port, so URLs stay valid.
 
-        Its logs are kept short meanwhile. Raises EmbeddedPostgresFailed; the next call tries again.
+        Its logs are kept short meanwhile, and sessions of users calm. Raises EmbeddedPostgresFailed; the next
+        call tries again.
         """
         assert self._cluster is not None
         assert self._port is not None
         self._cluster.bound_log()
         if self._cluster.served:
+            calm(self._cluster.directory)
             return False
         self._cluster.shut_down()
         self._cluster.start(self._settings, port=self._port)

@@ -51,7 +51,7 @@ _DENIED: Final = (
     r"^(pg_(try_)?advisory_.*|pg_notify|pg_sleep(_for|_until)?|set_config|lo_.*|loread|lowrite"
     r"|pg_cancel_backend|pg_terminate_backend|pg_logical_emit_message|pg_export_snapshot|pg_switch_wal"
     # They take all partitions of Postgres's lock table at once, so loops of them delay everybody's transactions.
-    r"|pg_(safe_snapshot_)?blocking_pids|pg_isolation_test_session_is_blocked"
+    r"|pg_(safe_snapshot_)?blocking_pids|pg_isolation_test_session_is_blocked|pg_lock_status"
     r"|(query|table|schema|database|cursor)_to_xml.*|dblink.*)$"
 )
 _DENIED_FUNCTIONS: Final = """

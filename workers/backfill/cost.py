@@ -17,6 +17,7 @@ FREE_SECONDS: Final = 2.0
 """An epoch that takes no longer is free: others wait for so long without noticing."""
 SMALL_SECONDS: Final = 0.25
 """A view that takes less of an epoch is over only beside many others of its caller."""
+NOTHING: Final = 0.001
 ANEW_SECONDS: Final = 1.0
 """An engine plans and compiles a stage that it computes for the first time, which takes about so long."""
 _MANY_SHARE: Final = 0.25
@@ -84,17 +85,20 @@ class SharedCosts:
 
         The views of a caller may take no more of an epoch together than one of them, except for a moment each: else
         views over one table, each just within its budget, would hold up everybody for the sum. Together they may take
-        so many at `least`. A stage that is computed `anew` may take so many by itself, until its caller's views have
-        taken all that an epoch may: the branches of one view held up everybody for 78 s.
+        so many at `least`. A stage that is computed `anew` may take so many by itself. All that ends when they have
+        taken what an epoch may: 12 branches of one view held up everybody for 78 s, and 384 small ones for 65 s.
         """
         if not self.together.limit:
             return None
         caller, whole = self.caller(job), CostBudget(self.together.limit)
         taken = self._by_caller(self._epoch)[caller] / 1000
+        if taken >= whole.limit + FREE_SECONDS:
+            return NOTHING
         spent = self.slow.get(caller, whole).spent_at(now)
         budgets = (own, CostBudget(whole.limit, spent + taken, now))
         left = min(seconds for one in budgets if (seconds := one.allowed(now)) is not None)
-        floor = max(ANEW_SECONDS, min(least, whole.limit - taken)) if anew else SMALL_SECONDS
+        small = SMALL_SECONDS - self._epoch[job] / 1000
+        floor = max(ANEW_SECONDS, min(least, whole.limit - taken)) if anew else max(NOTHING, small)
         return max(floor, least - taken, left)
 
     def exceeded(self, job: JobId, now: float) -> None:

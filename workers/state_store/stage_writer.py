@@ -46,12 +46,16 @@ class StageWriter:
     part_of: Callable[[Relation, Block, Epoch, PageSize], tuple[Block, Position | None]]
     summing: bool = False
     limit_ms: int = 0
-    """How long the changes of a stage may take; 0 is no limit."""
+    """How long the changes of a stage, or a page of its history, may take; 0 is no limit."""
     timeout_ms: int = 0
     """How long they may take in this epoch."""
 
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history. See `StageSession`."""
+        with self._bounded():
+            return self._read_page(block, size, at)
+
+    def _read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         few = size.rows <= LOOKED_UP_MAX
         upstream = self.bound.upstream
         epoch = at[upstream.id]
@@ -108,7 +112,7 @@ class StageWriter:
 
     @contextmanager
     def _bounded(self) -> Generator[None]:
-        """Raise TooSlowError if the block takes longer than the changes of a stage may take."""
+        """Raise TooSlowError if a command of the block takes longer than the changes of a stage may take."""
         if not self.timeout_ms:
             yield
             return

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import make_url
 
 from service.embedded import cluster
 from service.embedded.cluster import EmbeddedPostgresFailed
+from service.embedded.courtesy import NICE
 from service.embedded.postgres import DataDirectoryInUse, EmbeddedPostgres
 from service.embedded.server_account import ServerAccount, server_account
 from tests.support.run_directories import run_directory
@@ -192,6 +195,25 @@ def test_a_killed_server_is_started_again_where_it_was(postgres: EmbeddedPostgre
     until(lambda: postgres.keep_running() or None, what="started again")
     with psycopg.connect(url) as connection:
         assert connection.execute("select n from kept").fetchone() == (1,)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="the system has no groups of sessions")
+def test_i13_sessions_of_users_leave_processor_time(postgres: EmbeddedPostgres) -> None:
+    """Four of them that computed let INSERTs take 12 s on two cores."""
+    if (usual := os.getpriority(os.PRIO_PROCESS, 0)) >= NICE:
+        pytest.skip("all processes here have a low priority")
+    url = make_url(postgres.start())
+    with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as owner:
+        names = ("tidefill_read_1_7", "tidefill_reader_1", "tidefill_writer_1")
+        for name in names:
+            owner.execute(sql.SQL("create role {} login password 'p'").format(sql.Identifier(name)))
+        urls = [url.set(username=name, password="p").render_as_string(hide_password=False) for name in names]
+        with psycopg.connect(urls[0]) as read, psycopg.connect(urls[1]) as reader, psycopg.connect(urls[2]) as writer:
+            assert not postgres.keep_running()
+            pids = [one.info.backend_pid for one in (read, reader, writer, owner)]
+            assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in pids] == [NICE, NICE, usual, usual]
+            groups = [Path(f"/proc/{pid}/autogroup").read_text().split()[-1] for pid in pids]
+            assert groups == [str(NICE), str(NICE), "0", "0"]
 
 
 def test_i13_its_log_has_a_limit(postgres: EmbeddedPostgres, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

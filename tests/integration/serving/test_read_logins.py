@@ -132,6 +132,7 @@ REFUSED = [
     "copy (select 1) to program 'true'",
     "select pg_advisory_lock(1)",
     "select pg_blocking_pids(1)",
+    "select count(*) from pg_locks",
     "select pg_sleep(1)",
     "select pg_terminate_backend(1)",
     "set session authorization postgres",

@@ -112,7 +112,7 @@ async def read_all(conn: Connection, names: list[tuple[object, ...]]) -> None:
 async def test_a2_sessions_that_fill_the_lock_table_by_reading_end_at_the_next_look(store: Store) -> None:
     opened = [await psycopg.AsyncConnection.connect(await store.read_url(f"t{number}")) for number in range(9)]
     small, *reading = opened
-    readable = "relkind in ('r', 'v') and has_table_privilege(oid, 'select')"
+    readable = "relkind in ('r', 'v') and has_table_privilege(oid, 'select') and relname <> 'pg_locks'"
     found_names = await small.execute(f"select oid::regclass::text from pg_class where {readable}".encode())
     names = await found_names.fetchall()
     async with (

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.stage_chains import Chains
 from tests.support.state_store import prepared_store
+from workers.backfill.stages import BoundStage
 from workers.engines.stages import StageEngine
 from workers.runners.failure import explain
 from workers.state_store.port import TooSlowError
@@ -40,3 +41,14 @@ async def test_s2_a_stage_that_takes_too_long_fails_by_its_own_fault(chains: Cha
     assert (chain.windowed, chains.epoch) == (before[1], before[0] + 1)
     link.engine = StageEngine(store, link.bound, link.engine.copiers)
     assert await chains.differs(chain, followed=True) == (Counter(), Counter())
+
+
+async def test_i13_a_page_of_history_that_takes_too_long_fails_by_its_own_fault(chains: Chains) -> None:
+    """Only changes had a limit: two pages of a view held up everybody for 30 s each."""
+    await chains.change("insert into t select n, 1 from generate_series(1, 2000) n")
+
+    def hasty(store: PostgresStore, bound: BoundStage) -> StageEngine:
+        return StageEngine(replace(store, stage_timeout_ms=1), bound, chains.copiers)
+
+    with pytest.raises(TooSlowError, match=r"stage_timeout_ms \(1\)"):
+        await chains.add("select count(*) as n from t a join t b on a.k = b.k where a.id < 100", hasty)

@@ -3,7 +3,7 @@
 import pytest
 
 from service.protocol.ids import JobId
-from workers.backfill.cost import ANEW_SECONDS, FREE_SECONDS, SMALL_SECONDS, CostBudget, SharedCosts
+from workers.backfill.cost import ANEW_SECONDS, FREE_SECONDS, NOTHING, SMALL_SECONDS, CostBudget, SharedCosts
 
 
 def lived(limit: float, seconds: float, *, pause: float, epochs: int = 1000) -> int | None:
@@ -96,7 +96,7 @@ def test_i13_the_views_of_a_caller_take_no_more_of_an_epoch_together_than_one() 
         assert allowed is not None
         costs.took(JobId(n), round(allowed * 1000))
         taken += allowed
-    assert taken == 30 + FREE_SECONDS + 7 * SMALL_SECONDS
+    assert taken == pytest.approx(30 + FREE_SECONDS + 7 * NOTHING)
     assert costs.allowed(JobId(9), whole, 100.0) == 30
     costs.settle(taken, 150.0)
     assert costs.allowed(JobId(1), whole, 150.0) == 30
@@ -129,8 +129,19 @@ def test_i13_stages_that_are_computed_anew_share_what_an_epoch_may_take() -> Non
     allowed: list[float | None] = []
     for _ in range(6):
         allowed.append(costs.allowed(JobId(1), whole, 100.0, least=10, anew=True))
-        costs.took(JobId(1), 8000)
-    assert allowed == [10, 10, 10, 6, ANEW_SECONDS, ANEW_SECONDS]
+        costs.took(JobId(1), 7750)
+    assert allowed == [10, 10, 10, 6.75, ANEW_SECONDS, NOTHING]
+
+
+def test_i13_the_scans_of_a_view_share_its_moment() -> None:
+    """Each of 384 scans in six views had it for itself: 65 s."""
+    costs, whole = SharedCosts(CostBudget(30), slow={"": CostBudget(30, 30, 100.0)}), CostBudget(30)
+    costs.took(JobId(1), 2000)
+    allowed: list[float | None] = []
+    for job in (2, 2, 2, 3):
+        allowed.append(costs.allowed(JobId(job), whole, 100.0))
+        costs.took(JobId(job), 150)
+    assert allowed == pytest.approx([SMALL_SECONDS, SMALL_SECONDS - 0.15, NOTHING, SMALL_SECONDS])
 
 
 def test_i13_a_caller_whose_view_took_too_long_begins_with_nothing_left() -> None:
