@@ -49,7 +49,9 @@ def check_roots(options: Mapping[str, str], roots: Sequence[str] | None) -> None
         raise ValueError(f"location {place.location} leads out of the permitted places")
     names = {os.path.realpath(one) / named.relative_to(one) for one in permitted if named.is_relative_to(one)}
     if real not in {named, *names}:
-        raise ValueError(f"location {place.location} leads over a link: name its folder, {real}")
+        # Where it leads is told to nobody: `/proc` has links to the folders of all processes.
+        check_place(place)
+        raise ValueError(f"location {place.location} leads over a link: name its folder by its own path")
 
 
 def check_there(options: Mapping[str, str]) -> None:

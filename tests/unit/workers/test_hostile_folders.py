@@ -73,7 +73,7 @@ def test_i13_a_folder_has_one_name(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match=r"leads over a link|leads out"):
                 check_roots({"location": f"{prefix}{tmp_path}/lake/sales"}, roots)
         for name in ("lake/in", "lake/in/new"):
-            with pytest.raises(ValueError, match=f"leads over a link: name its folder, {tmp_path}/lake"):
+            with pytest.raises(ValueError, match="leads over a link: name its folder by its own path"):
                 check_roots({"location": f"{tmp_path}/{name}"}, roots)
         check_roots({"location": f"/{tmp_path}/lake/./sales/"}, roots)
 
