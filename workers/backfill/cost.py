@@ -18,6 +18,7 @@ FREE_SECONDS: Final = 2.0
 SMALL_SECONDS: Final = 0.25
 """A view that takes less of an epoch is over only beside many others of its caller."""
 NOTHING: Final = 0.001
+"""An engine takes no limit of 0 for one."""
 ANEW_SECONDS: Final = 1.0
 """An engine plans and compiles a stage that it computes for the first time, which takes about so long."""
 _MANY_SHARE: Final = 0.25

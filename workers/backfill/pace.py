@@ -53,7 +53,7 @@ def epoch_seconds(interval_seconds: float, *, alone: bool) -> float:
 
 
 PAGE_ROWS_FIRST: Final = 200
-"""Nobody knows yet what a row costs, and all others wait for the page. It quadruples while pages are quick."""
+"""The cost of a row is not known yet, and all others wait for the page. It quadruples while pages are quick."""
 LATE: Final = 10
 """A page that took so many times its aim tells what a row costs, however few rows it had."""
 PAGE_ROWS_MIN: Final = 100

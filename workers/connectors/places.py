@@ -44,7 +44,7 @@ def check_roots(options: Mapping[str, str], roots: Sequence[str] | None) -> None
     if place.store is not None:
         return
     real, named = Path(os.path.realpath(place.location)), Path(os.path.normpath(f"/{place.location.lstrip('/')}"))
-    permitted = [Path(one) for one in roots or ("/",) if "://" not in one]
+    permitted = [Path(one) for one in (("/",) if roots is None else roots) if "://" not in one]
     if not any(real.is_relative_to(os.path.realpath(one)) for one in permitted):
         raise ValueError(f"location {place.location} leads out of the permitted places")
     names = {os.path.realpath(one) / named.relative_to(one) for one in permitted if named.is_relative_to(one)}

@@ -56,7 +56,7 @@ class EngineTurns:
             # The clock starts here, so that a long wait for the turn shortens the slice.
             began = epoch.clock()
             name, engine = choose()
-            allowed = self._allowed(epoch, name, scan) if history_over else self._allowed_to_page(epoch)
+            allowed = self._allowed(epoch, name, scan) if history_over else epoch.stores.page_allowed
             seconds = self.paces[name].slice_seconds(epoch.share_seconds())
             if name is Engine.SPARK and epoch.barrier.graph != DATABASE_GRAPH:
                 seconds = max(seconds, SPARK_SLICE_SECONDS)
@@ -87,11 +87,6 @@ class EngineTurns:
         A created job in a graph of its own may compute for long, and others have their turns meanwhile.
         """
         return epoch.own_turn(job) if epoch.barrier.follows else epoch.spark_turn()
-
-    def _allowed_to_page(self, epoch: RunningEpoch) -> float | None:
-        """Return how long a page of history may take: its slice does not end a page that was begun."""
-        limit = epoch.stores.stage_timeout_ms
-        return limit / 1000 if limit and epoch.barrier.graph == DATABASE_GRAPH else None
 
     def check_present(self) -> None:
         """Raise InterruptedError if the generation is over."""

@@ -48,6 +48,11 @@ class Stores:
         """Return the bucket with which a scan begins."""
         return CostBudget(self.stage_timeout_ms / 1000)
 
+    @property
+    def page_allowed(self) -> float | None:
+        """How many seconds a page of history may take: its slice ends no page that was begun. None: any."""
+        return self.stage_timeout_ms / 1000 or None
+
     def allowed(
         self, job: JobId, own: CostBudget, now: float, *, least: float = 0.0, anew: bool = False
     ) -> float | None:

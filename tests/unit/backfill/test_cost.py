@@ -116,7 +116,7 @@ def test_i13_a_caller_whose_views_took_too_much_together_has_spent_all() -> None
     following = SharedCosts(CostBudget(30), callers=costs.callers, slow=costs.slow)
     assert following.allowed(JobId(5), whole, now) == FREE_SECONDS
     assert following.allowed(JobId(9), whole, now) == 30
-    # What flows back is spent again.
+    # The seconds that flow back are spent again.
     for _ in range(10):
         now += 20
         assert following.allowed(JobId(5), whole, now) == FREE_SECONDS + 4

@@ -76,6 +76,9 @@ def test_i13_a_folder_has_one_name(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match="leads over a link: name its folder by its own path"):
                 check_roots({"location": f"{tmp_path}/{name}"}, roots)
         check_roots({"location": f"/{tmp_path}/lake/./sales/"}, roots)
+    for none in ((), ("s3://bucket",)):
+        with pytest.raises(ValueError, match="leads out of the permitted places"):
+            check_roots({"location": f"{tmp_path}/lake/sales"}, none)
 
 
 def test_i13_no_file_of_a_table_is_read_from_elsewhere(tmp_path: Path) -> None:
