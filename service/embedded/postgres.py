@@ -64,7 +64,7 @@ class EmbeddedPostgres:
     def keep_running(self) -> bool:
         """Start the server again if it was killed; return whether it was. It keeps its port, so URLs stay valid.
 
-        Its logs are kept short meanwhile, and sessions of read logins calm. Raises EmbeddedPostgresFailed; the next
+        Its logs are kept short meanwhile, and sessions of readers calm. Raises EmbeddedPostgresFailed; the next
         call tries again.
         """
         assert self._cluster is not None
