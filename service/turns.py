@@ -26,12 +26,14 @@ class Turns:
     """Let at most `running` callers run and at most `waiting` more wait, each for `seconds` at most.
 
     Both kinds of places are shared out among the callers (`service.domain.shares`). `what` names the work in error
-    messages.
+    messages. Of few places that are held for long, `each` caller has so many at most: two of them would take all three.
     """
 
-    def __init__(self, what: str, *, running: int, waiting: int, seconds: float | None = None) -> None:
+    def __init__(
+        self, what: str, *, running: int, waiting: int, seconds: float | None = None, each: int | None = None
+    ) -> None:
         self._what, self._seconds = what, seconds
-        self._running, self._places = Shares(running), Shares(waiting)
+        self._running, self._places = Shares(running, each), Shares(waiting)
         self._queue: list[_Waiting] = []
 
     @asynccontextmanager

@@ -92,14 +92,16 @@ class GraphExecutor:
         self._mutate(barrier)
         epoch = self._epoch(barrier, began)
         told = run_statements(epoch) if barrier.statements else ()
-        scans_began = self.clock()
+        costs = epoch.stores.costs
+        costs.began = self.clock()
         try:
             reports = run_all(self.runners, epoch, None if self.alone or self.threads is None else self.threads.map)
         except JobFailedError as error:
             self.explained = error.deterministic
+            costs.failed(self.clock())
             self._find_rows(error, barrier)
             raise
-        epoch.stores.costs.settle(self.clock() - scans_began, self.clock())
+        costs.settle(self.clock() - costs.began, self.clock())
         if epoch.changed and self.alone:
             self.alone -= 1
         consumed = self._replayed(epoch)

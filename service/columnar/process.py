@@ -26,8 +26,8 @@ MEMORY_MAX: Final = 512 << 20
 """Memory limit for reading a body, in bytes: several times what a row group of the usual size takes."""
 
 
-PROCESSES_MAX: Final = 3
-"""One caller has two of them at most."""
+PROCESSES_MAX: Final = 4
+"""One caller has two of them at most, and beside two callers another one has one."""
 SMALL_BYTES: Final = 256 << 10
 """NDJSON of at most this size is read in a thread of the service: it takes some milliseconds, and waits for no process.
 """

@@ -54,9 +54,23 @@ def check_no_loop(location: str, read: Collection[str]) -> None:
         )
 
 
+def check_target(location: str, *, upsert: bool, folders: Collection[str], targets: Mapping[str, bool]) -> None:
+    """Raise Invalid if what lies at the location of a new target is that of others.
+
+    `folders` are those whose files tables take. `targets` says of each location that is written to whether its rows
+    change. The empty target of a sink was taken by that of another caller, whose PURGE then removed the rows of both.
+    """
+    if location in folders:
+        raise Invalid(f"a table takes the files in {location}, and would take none of a Delta table's: choose another")
+    if location in targets and (upsert or targets[location]):
+        raise Invalid(
+            f"the table at {location} is that of another view or sink: only sinks of type append-only share one"
+        )
+
+
 def check_purge(location: str, others: Collection[str]) -> None:
-    """Raise Invalid if another table lies below a table whose folder is to be removed."""
-    inner = next((one for one in sorted(others) if one != location and _is_under(one, location)), None)
+    """Raise Invalid if another table lies in or below a table whose folder is to be removed."""
+    inner = next((one for one in sorted(others) if _is_under(one, location)), None)
     if inner is not None:
         raise Invalid(
             f"PURGE removes all that lies in {location}, and another table lies at {inner}: drop without PURGE"

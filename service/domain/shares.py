@@ -23,6 +23,8 @@ class Shares:
     """The places, and how many of them each caller holds."""
 
     places: int
+    each: int | None = None
+    """How many of them one caller has at most, besides."""
     held: Counter[str] = field(default_factory=Counter[str])
     taken: int = 0
     _starts: int = 0
@@ -31,7 +33,8 @@ class Shares:
 
     def room(self, caller: str) -> bool:
         """Return whether the caller may take another place."""
-        return has_room(self.places, taken=self.taken, own=self.held[caller])
+        own = self.held[caller]
+        return has_room(self.places, taken=self.taken, own=own) and (self.each is None or own < self.each)
 
     def take(self, caller: str) -> None:
         """Give the caller a place."""

@@ -53,6 +53,8 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "jit": "off",
         # With two processors, two processes build an index faster than three.
         "max_parallel_maintenance_workers": str(min(max((os.cpu_count() or 1) - 1, 1), 4)),
+        # Each process of a parallel query has a session's share of the processors. 16 sessions of a reader had 8.
+        "max_parallel_workers": str(min(os.cpu_count() or 1, 8)),
         "autovacuum": "on",
         "timezone": "UTC",
         "log_timezone": "UTC",

@@ -225,8 +225,10 @@ class Calls:
     """The statements that wait for an epoch, as last counted."""
     recorded: Spaced = field(default_factory=lambda: Spaced(RECORDED_EVERY_SECONDS))
     """When the audit trail last got an entry of a kind that would otherwise come too often."""
-    verifications: Turns = field(default_factory=lambda: Turns("verifications", running=2, waiting=20))
-    """Comparisons: each takes Spark's slots, a pin, and one of the connections to the state store."""
+    verifications: Turns = field(default_factory=lambda: Turns("verifications", running=3, waiting=20, each=1))
+    """Comparisons: each takes Spark's slots, a pin, and one of the connections to the state store, for 30 minutes at
+    most. Beside those of two callers another one has a place.
+    """
     looks: Turns = field(
         default_factory=lambda: Turns("looks of workers at tables in a lake", running=4, waiting=100, seconds=60.0)
     )

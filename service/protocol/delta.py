@@ -32,7 +32,8 @@ _KNOWN: Final = PLACE | {
 }
 IN_A_LAKE: Final = PLACE | {"commit_interval", "partition_by", "retention"}
 """The options of a view whose rows lie in a Delta table."""
-_KINDS: Final = ("append-only", "upsert")
+_UPSERT: Final = "upsert"
+_KINDS: Final = ("append-only", _UPSERT)
 COMMIT_SECONDS_MAX: Final = 86_400
 RETENTION_SECONDS_MAX: Final = 365 * 86_400
 _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -96,19 +97,28 @@ def place_of(options: Mapping[str, str]) -> DeltaPlace:
     return DeltaPlace(location=location, store=_store(location, options))
 
 
+def is_upsert(options: Mapping[str, str]) -> bool:
+    """Whether a sink of these options changes rows that it has written."""
+    return _kind(options) == _UPSERT
+
+
+def _kind(options: Mapping[str, str]) -> str:
+    return options.get("type", _UPSERT)
+
+
 def read(options: Mapping[str, str], columns: Sequence[Column], key: Sequence[str]) -> DeltaOptions:
     """Return the options of a sink of these columns. `key` is that of its rows. Raises ValueError with the reason."""
     if unknown := options.keys() - _KNOWN:
         raise ValueError(f'unknown option "{min(unknown)}"')
     for column in columns:
         delta_type(column)
-    kind = options.get("type", "upsert")
+    kind = _kind(options)
     if kind not in _KINDS:
         raise ValueError(f'type "{kind}" is not one of {", ".join(_KINDS)}')
     force = options.get("force_append_only", "false").lower()
     if force not in ("true", "false"):
         raise ValueError("force_append_only is true or false")
-    upsert = kind == "upsert"
+    upsert = is_upsert(options)
     if upsert and force == "true":
         raise ValueError("force_append_only is for type 'append-only'")
     if not upsert and "primary_key" in options:

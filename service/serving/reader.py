@@ -53,7 +53,8 @@ class ReaderLimits:
     queries_max: int = 8
     waiting_max: int = 100
     wait_seconds: float = CONNECT_SECONDS
-    large_max: int = 2
+    large_max: int = 3
+    """Each caller has one of them, as long as its query runs."""
 
 
 _LIMITS: Final = ReaderLimits()
@@ -74,7 +75,7 @@ class PostgresReader:
         """Whose share of the places its calls take: that of the service itself, without a caller."""
         self.lingering = set[asyncio.Task[None]]()
         """Each keeps a place of a query that could not be stopped."""
-        self._large = Turns("large results", running=limits.large_max, waiting=limits.queries_max)
+        self._large = Turns("large results", running=limits.large_max, waiting=limits.queries_max, each=1)
         self._converting = asyncio.Lock()
         """Held for each portion of a large result: a thread that converts takes the interpreter from the event loop."""
 

@@ -80,9 +80,9 @@ class PostgresStaging:
             ):
                 await _check_assignable(conn, statement, columns, sql)
                 async with aclosing(_copied_out(source, columns, sql, timeout_ms=timeout_ms)) as chunks:
-                    rows = await _copied_in(conn, statement, columns, _taken(chunks, take), form="binary")
+                    rows, size = await _copied_in(conn, statement, columns, _taken(chunks, take), form="binary")
                 await _check_keys(conn, statement, columns, key)
-            yield StagedRows(rows, await _row_bytes(conn, statement, rows))
+            yield StagedRows(rows, await _row_bytes(conn, statement, rows, size))
 
     @asynccontextmanager
     async def from_csv(
@@ -95,9 +95,9 @@ class PostgresStaging:
     ) -> AsyncGenerator[StagedRows]:
         async with self._holding(statement) as conn:
             async with _loading(conn, statement, columns):
-                rows = await _copied_in(conn, statement, columns, chunks, form="csv")
+                rows, size = await _copied_in(conn, statement, columns, chunks, form="csv")
                 await _check_keys(conn, statement, columns, key)
-            yield StagedRows(rows, await _row_bytes(conn, statement, rows))
+            yield StagedRows(rows, await _row_bytes(conn, statement, rows, size))
 
     async def unheld(self) -> Sequence[StatementId]:
         # The query sees only tables that were committed before it tries the locks. If a table's lock is free, the
@@ -214,26 +214,32 @@ def _portion(pgconn: PGconn) -> PQGen[tuple[bytes, bool]]:
 
 async def _copied_in(
     conn: Connection, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes], *, form: str
-) -> int:
-    """Copy the chunks into the table and return the number of rows. Raises Invalid with the first bad row."""
+) -> tuple[int, int]:
+    """Copy the chunks into the table. Return the number of rows and the bytes of the chunks. Raises Invalid with the
+    first bad row.
+    """
     names = relation_ddl.names(columns)
     copy_in = sql.SQL("copy {} ({}) from stdin (format {}, freeze)").format(_table(statement), names, trusted(form))
     async with _numbering_bad_rows(conn, statement, columns), conn.cursor() as cursor:
         # Frozen rows need not be written a second time when they are first read. COPY freezes the rows only of a table
         # that was created or truncated in the same subtransaction.
         await cursor.execute(sql.SQL("truncate {}").format(_table(statement)))
+        size = 0
         async with cursor.copy(copy_in) as copy:
             async for chunk in chunks:
                 await copy.write(chunk)
-        return cursor.rowcount
+                size += len(chunk)
+        return cursor.rowcount, size
 
 
-async def _row_bytes(conn: Connection, statement: StatementId, rows: int) -> int:
-    """Return the mean size of a row, with its long values."""
+async def _row_bytes(conn: Connection, statement: StatementId, rows: int, size: int) -> int:
+    """Return the mean size of a row, with its long values as they are sent, of `size` bytes together: Postgres stores
+    a megabyte of one letter in 13 kB, and views compute with all of it.
+    """
     cursor = await conn.execute("select pg_table_size(%s::regclass)", [staging_table(statement)])
     found = await cursor.fetchone()
     assert found is not None
-    return int(found[0]) // max(rows, 1)
+    return max(int(found[0]), size) // max(rows, 1)
 
 
 async def _check_keys(conn: Connection, statement: StatementId, columns: Sequence[Column], key: Sequence[str]) -> None:
@@ -298,10 +304,11 @@ def _place(error: psycopg.Error, statement: StatementId, columns: Sequence[Colum
     table = staging_table(statement).split(".")[1]
     words = said(error).replace(f' of relation "{table}"', "")
     context = error.diag.context or ""
-    for column in sorted(columns, key=lambda column: -len(column.name)):
-        if re.search(rf"COPY {table}, line \d+, column {re.escape(column.name)}[:,]", context):
-            return f', column "{column.name}": {words}'
-    return f": {words}"
+    found = re.search(rf"COPY {table}, line \d+, column ", context)
+    named = "" if found is None else context[found.end() :]
+    of = (one.name for one in columns if named.startswith((f"{one.name}:", f"{one.name},")))
+    column = max(of, key=len, default=None)
+    return f": {words}" if column is None else f', column "{column}": {words}'
 
 
 def _create(statement: StatementId, columns: Sequence[Column]) -> sql.Composed:

@@ -49,3 +49,21 @@ def test_i13_a_table_in_a_lake_does_not_feed_itself(service: Service, tmp_path: 
     assert "would feed itself" in str(service.refused(sink("s2", "FROM mp", first)))
     service.run("DROP SINK s1")
     service.run(sink("s2", "FROM mp", first))
+
+
+def test_i13_a_target_takes_no_place_of_another(service: Service, tmp_path: Path) -> None:
+    """PURGE of a sink in an empty folder removed the files that a table took from there, or what another sink wrote."""
+    drop, appended = tmp_path / "drop", tmp_path / "appended"
+    drop.mkdir()
+    service.run(f"CREATE TABLE files (id bigint, PRIMARY KEY (id)) WITH (connector = 'file', location = '{drop}')")
+    service.run("CREATE TABLE d (id bigint PRIMARY KEY)")
+    service.run(sink("first", "FROM d", appended))
+    for location, why in ((drop, "a table takes the files"), (appended, "that of another view or sink")):
+        view = f"CREATE MATERIALIZED VIEW v USING delta LOCATION '{location}' AS SELECT id FROM d"
+        assert why in str(service.refused(view))
+    assert "a table takes the files" in str(service.refused(sink("s", "FROM d", drop)))
+    service.run(sink("second", "FROM d", appended))
+    assert "another table lies at" in str(service.refused("DROP SINK second PURGE"))
+    service.run("DROP SINK first")
+    assert "may have rows of other writers" in str(service.run("DROP SINK second PURGE")["notices"])
+    assert not [*drop.iterdir()]

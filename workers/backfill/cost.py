@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Final
 
 from service.protocol.barrier import COST_REFILL
-from service.protocol.ids import JobId
+from service.protocol.ids import FragmentId, JobId
 
 FREE_SECONDS: Final = 2.0
 """An epoch that takes no longer is free: others wait for so long without noticing."""
@@ -50,6 +50,34 @@ class CostBudget:
 
 
 @dataclass
+class PageTurns:
+    """Which scans of a graph that others wait for read a page of their history in an epoch: all, while pages are short.
+
+    One that takes long is the last one of its epoch, and the next epoch begins with the scan that was put off first. So
+    an epoch has one long page, and each scan has its turn. The five branches of a view took 15 s each of one epoch.
+    """
+
+    taken: float = 0.0
+    """How many seconds the pages of this epoch took."""
+    _due: FragmentId | None = None
+    _put_off: FragmentId | None = None
+
+    def may_read(self, scan: FragmentId, *, changes: float) -> bool:
+        """Whether a scan reads a page now, after changes that took so many seconds of this epoch."""
+        if self._due not in (None, scan):
+            return False
+        due, self._due = self._due == scan, None
+        if self.taken <= FREE_SECONDS and (due or changes <= FREE_SECONDS):
+            return True
+        self._put_off = self._put_off or scan
+        return False
+
+    def settle(self) -> None:
+        """End an epoch."""
+        self.taken, self._due, self._put_off = 0.0, self._put_off, None
+
+
+@dataclass
 class SharedCosts:
     """The seconds that the changes of all views take together, while each is within its own budget."""
 
@@ -62,6 +90,9 @@ class SharedCosts:
     """The budgets of callers whose views took too long. They outlast the generation."""
     apart: Collection[str] = ()
     """The callers whose views are computed one by one (`ScanLimits.apart`)."""
+    pages: PageTurns = field(default_factory=PageTurns)
+    began: float = 0.0
+    """When the scans of this epoch began."""
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0
@@ -87,7 +118,8 @@ class SharedCosts:
         The views of a caller may take no more of an epoch together than one of them, except for a moment each: else
         views over one table, each just within its budget, would hold up everybody for the sum. Together they may take
         so many at `least`. A stage that is computed `anew` may take so many by itself. All that ends when they have
-        taken what an epoch may: 12 branches of one view held up everybody for 78 s, and 384 small ones for 65 s.
+        taken what an epoch may: 12 branches of one view held up everybody for 78 s, and 384 small ones for 65 s. When
+        the views of all callers have taken that, those of each one have a moment left.
         """
         if not self.together.limit:
             return None
@@ -97,10 +129,22 @@ class SharedCosts:
             return NOTHING
         spent = self.slow.get(caller, whole).spent_at(now)
         budgets = (own, CostBudget(whole.limit, spent + taken, now))
-        left = min(seconds for one in budgets if (seconds := one.allowed(now)) is not None)
+        everybody = max(whole.limit + FREE_SECONDS - self.taken(now), FREE_SECONDS - taken)
+        left = min(everybody, *(seconds for one in budgets if (seconds := one.allowed(now)) is not None))
+        least = min(least, max(everybody, FREE_SECONDS))
         small = SMALL_SECONDS - self._epoch[job] / 1000
         floor = max(ANEW_SECONDS, min(least, whole.limit - taken)) if anew else max(NOTHING, small)
         return max(floor, least - taken, left)
+
+    def taken(self, now: float) -> float:
+        """Return how many seconds of this epoch its scans took. What runs beside is counted once."""
+        return min(now - self.began, self._epoch.total() / 1000 + self.pages.taken)
+
+    def failed(self, now: float) -> None:
+        """End an epoch that failed, and is computed again: its callers have the less left for that."""
+        for caller, ms in self._by_caller(self._epoch).items():
+            if ms / 1000 > FREE_SECONDS:
+                self.slow[caller] = self.slow.get(caller, CostBudget(self.together.limit)).charged(ms / 1000, now)
 
     def exceeded(self, job: JobId, now: float) -> None:
         """Record that the changes of a job took too long. Its caller has spent all, for this generation and the next
@@ -126,6 +170,7 @@ class SharedCosts:
             self._spent.update(self._epoch)
             self._epochs += 1
         self._epoch.clear()
+        self.pages.settle()
         if 0 < self.together.limit <= self.together.spent:
             self.over = self._dearest()
             for job in self.over:

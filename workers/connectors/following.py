@@ -56,6 +56,7 @@ class DeltaFollower:
     """Follows a Delta table from version to version."""
 
     relation: Relation
+    caller: str = ""
     watching: Watch | None = None
     rows: int | None = None
     """About how many rows the table has, as the service was told."""
@@ -84,7 +85,7 @@ class DeltaFollower:
         if before is None:
             return first_version(self.relation)
         if self.watching is None:
-            self.watching = Watch(place_of(self.relation), self.relation, before)
+            self.watching = Watch(place_of(self.relation), self.relation, before, caller=self.caller)
             self.watching.start()
         if self.watching.broken is not None and self.watching.newest == before:
             raise RefusedTableError(self.watching.broken)
@@ -96,6 +97,7 @@ class FolderFollower:
     """Follows a folder of Parquet files, as they come."""
 
     relation: Relation
+    caller: str = ""
     watching: FolderWatch | None = None
 
     def step(self, store: VersionedStore, committed: Epoch, known: str | None) -> Step | None:
@@ -116,18 +118,19 @@ class FolderFollower:
         """Begin to look. The first epoch waits for it, so that views find the files that are there already."""
         before = () if known is None else files_at(store, self.relation, committed)
         folder = folder_in(self.relation)
-        watch = FolderWatch(folder.place, self.relation, folder, {one.path: one.stamp for one in before})
+        stamps = {one.path: one.stamp for one in before}
+        watch = FolderWatch(folder.place, self.relation, folder, stamps, caller=self.caller)
         watch.start(first=known is None)
         return watch
 
 
-FOLLOWERS: Final[Mapping[str, Callable[[Relation], Follower]]] = {
+FOLLOWERS: Final[Mapping[str, Callable[[Relation, str], Follower]]] = {
     delta.NAME: DeltaFollower,
     file_source.NAME: FolderFollower,
 }
 
 
-def follower_of(relation: Relation) -> Follower:
-    """Return what follows a relation that is read in place, which has the values of its secrets."""
+def follower_of(relation: Relation, caller: str = "") -> Follower:
+    """Return what follows a caller's relation that is read in place, which has the values of its secrets."""
     assert relation.lake is not None
-    return FOLLOWERS[relation.lake.name](relation)
+    return FOLLOWERS[relation.lake.name](relation, caller)

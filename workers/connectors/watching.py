@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -23,9 +24,10 @@ FIRST_SECONDS: Final = 2.0
 """For so long an epoch waits for the first look at a folder, whatever its storage does, so that views find the files
 that are there already.
 """
-_LONG_LOOKS: Final = threading.Lock()
-"""Held for a long look and for the rest after it, so that all long looks together take that share of the time: while a
-folder is listed, Python runs no barrier. A look that waits for its storage is not long.
+_LONG_LOOKS: Final = defaultdict[str, threading.Lock](threading.Lock)
+"""By caller. Held for a long look and for the rest after it, so that all long looks of a caller take that share of the
+time together: while a folder is listed, Python runs no barrier. A look that waits for its storage is not long. With one
+lock for all, 12 tables of others let a folder wait for two minutes.
 """
 
 
@@ -63,6 +65,8 @@ class Watching:
     relation: Relation
     broken: str | None = field(default=None, kw_only=True)
     waiting: str | None = field(default=None, kw_only=True)
+    caller: str = field(default="", kw_only=True)
+    """Whose table it is."""
     _looked: threading.Event = field(default_factory=threading.Event, kw_only=True)
     _ended: threading.Event = field(default_factory=threading.Event, kw_only=True)
 
@@ -106,7 +110,7 @@ class Watching:
     def _run(self) -> None:
         computed = 0.0
         while not self.over:
-            with _LONG_LOOKS if computed > LONG_SECONDS else nullcontext():
+            with _LONG_LOOKS[self.caller] if computed > LONG_SECONDS else nullcontext():
                 if self.over:
                     return
                 began, before = time.monotonic(), time.thread_time()  # noqa: TID251 - a thread of its own paces itself

@@ -24,7 +24,7 @@ from service.protocol.request import Rejected, Response, Select, Verify
 
 log = structlog.get_logger("apart")
 
-AT_ONCE: Final = 2
+AT_ONCE: Final = 3
 """So many processes: the service asks for so much at once, of different callers (`Calls.verifications`)."""
 _START_SECONDS: Final = 120.0
 _STARTS_MAX: Final = 2

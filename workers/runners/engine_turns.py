@@ -78,6 +78,8 @@ class EngineTurns:
         if self.cost is not None:
             self.cost = self.cost.charged(job_seconds, epoch.clock())
             epoch.stores.took(scan.job, job_seconds)
+        else:
+            epoch.stores.paged(job_seconds)
         self.paces[name] = scan.measure(outcomes, self.paces[name], slice_seconds=seconds, job_seconds=job_seconds)
         return outcomes
 

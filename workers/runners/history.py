@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from service.protocol.ids import JobId
+from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.mutation import Mutation, StartFragmentBackfill, Throttle, Update
 from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
@@ -85,6 +85,13 @@ class HistoryScan:
             actor.budget = actor.budget.refilled(epoch.clock(), interval_seconds=interval)
         may_read = self.may_read(paused=epoch.paused)
         return [actor.budget.permits if may_read else 0 for actor in self.state.actors]
+
+    def page_permits(self, epoch: RunningEpoch) -> list[int | None]:
+        """Return `permits`, of a scan whose pages the store computes: none if it is not its turn (`PageTurns`)."""
+        permits = self.permits(epoch)
+        if epoch.barrier.graph != DATABASE_GRAPH or not any(allowed != 0 for allowed in permits):
+            return permits
+        return permits if epoch.stores.may_read(self.state.id, epoch.clock()) else [0] * len(permits)
 
     def actor_tasks(self, permits: Sequence[int | None]) -> tuple[ActorTask, ...]:
         """Return the task of each actor."""

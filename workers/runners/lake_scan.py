@@ -47,10 +47,10 @@ class LakeScan(TableFiller):
     ) -> "LakeScan":
         """Build a scan from its plan."""
         assert isinstance(fragment, SplitScanPlan)
-        relation = job.relation
+        relation, caller = job.relation, job.caller
 
         def follow() -> Follower:
-            return follower_of(located(relation, secret_of))
+            return follower_of(located(relation, secret_of), caller)
 
         return cls(job.id, relation, ScanState.of(fragment, now=now), follow=follow)
 

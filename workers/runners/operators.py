@@ -170,6 +170,7 @@ class Operator:
             self.pace.measured(seconds=seconds, slice_seconds=share, reading=not all(finished.values()))
             epoch.timings_ms[f"job_{self.fragment}"] = seconds * 1000
             if any(reads):
+                epoch.stores.paged(seconds)
                 epoch.timings_ms[f"reading_{self.fragment}"] = seconds * 1000
             written = outcome.replayed.written
             epoch.wrote(self.target.id, inserted=written.inserted, ended=written.closed)
@@ -187,7 +188,7 @@ class Operator:
             changed=frozenset(epoch.changed.intersection(self.reads)),
             scans={
                 scan.alias: FragmentTask(
-                    curr=curr, actors=scan.actor_tasks(scan.permits(epoch)), page_rows=scan.resize(fits)
+                    curr=curr, actors=scan.actor_tasks(scan.page_permits(epoch)), page_rows=scan.resize(fits)
                 )
                 for scan in self.scans.values()
                 if not scan.state.finished

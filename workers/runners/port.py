@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan
 from service.protocol.report import WORK_MAX, FragmentReport, Work
@@ -64,6 +64,15 @@ class Stores:
         """Record what the changes of a job took in this epoch. Scans that run beside each other call it."""
         with self._lock:
             self.costs.took(job, round(seconds * 1000))
+
+    def may_read(self, scan: FragmentId, now: float) -> bool:
+        """Whether a scan of the database graph reads a page of its history in this epoch. See `PageTurns`."""
+        with self._lock:
+            return not self.stage_timeout_ms or self.costs.pages.may_read(scan, changes=self.costs.taken(now))
+
+    def paged(self, seconds: float) -> None:
+        """Record what a page of history took."""
+        self.costs.pages.taken += seconds
 
     @contextmanager
     def noting_slow(self, job: JobId, clock: Callable[[], float], *, history: bool = False) -> Generator[None]:

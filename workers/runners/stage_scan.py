@@ -151,7 +151,7 @@ class StageScan(HistoryScan):
         """Run one epoch within the stage's share of the rest of the interval."""
         if self.delivery is not None:
             self._deliver(self.delivery, epoch)
-        permits, outcomes = self.permits(epoch), ()
+        permits, outcomes = self.page_permits(epoch), ()
         windows, beside = self._windows(epoch), self.job not in epoch.readings
         over, projects = self.history_over, self.bound.stage.is_projection
         changed = self._changed(epoch, windows) if over or beside else frozenset()

@@ -169,7 +169,8 @@ async def _with_line(error: Invalid, body: Body) -> Invalid:
     if found is None or body.form is not Form.CSV:
         return error
     line = await asyncio.to_thread(csv_text.line_of, body.path, int(found[1]))
-    return Invalid(f"{found[0]} (line {line}){error.message[found.end() :]}", pointer=error.pointer)
+    where = found[0] if line is None else f"{found[0]} (line {line})"
+    return Invalid(f"{where}{error.message[found.end() :]}", pointer=error.pointer)
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ from typing import Final
 
 from service.operations.asking import looking
 from service.operations.leaving import Gone
+from service.operations.sources.places import check_free
 from service.operations.world import World
 from service.ports.audit import Asker
 from service.protocol.connector import Connector
@@ -21,6 +22,8 @@ async def claimed(
     world: World, connector: Connector, relation: Relation, *, asked_by: Asker, gone: Gone | None = None
 ) -> Connector:
     """Return the connector of a target that is ready, with the name of its only writer. Raises Invalid, Unavailable."""
+    async with world.stores.begin() as tx:
+        await check_free(tx, connector)
     # Ids of relations repeat in other installations, which may write to the same table.
     options = {**connector.options, APP: f"tidefill-{secrets.token_hex(8)}"}
     connector = connector.model_copy(update={"options": options})

@@ -1,15 +1,23 @@
 """Check where the tables of a lake lie: in a permitted place, and not where they would feed themselves."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from service.domain.connectors import SINKS
-from service.domain.job import IN_GRAPH
-from service.domain.lake_places import check_no_loop, check_purge, located
+from service.domain.job import TERMINAL, JobState
+from service.domain.lake_places import check_no_loop, check_purge, check_target, located
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.protocol import file_source
 from service.protocol.connector import Connector
+from service.protocol.delta import is_upsert
 from service.protocol.ids import RelationId
+from service.protocol.plan import JobPlan
+
+_KNOWN: Final = frozenset(JobState) - TERMINAL
+_MADE: Final = _KNOWN - {JobState.CANCELLING, JobState.DROPPING}
+"""The states of jobs whose targets are theirs: also of those that wait for their turn, and of failed ones."""
 
 
 def check_place(world: World, connector: Connector) -> None:
@@ -22,14 +30,32 @@ async def check_fed_by_others(tx: Transaction, connector: Connector, upstreams: 
     check_no_loop(located(connector.options), await _origins(tx, upstreams))
 
 
+async def check_free(tx: Transaction, connector: Connector) -> None:
+    """Raise Invalid if others use the place that a target is to have."""
+    entries = await tx.catalog.all()
+    lakes = [entry.relation.lake for entry in entries if entry.relation.lake is not None]
+    targets = {located(one.options): is_upsert(one.options) for _, one in await _targets(tx, _MADE)}
+    check_target(
+        located(connector.options),
+        upsert=is_upsert(connector.options),
+        folders={located(one.options) for one in lakes if one.name == file_source.NAME},
+        targets=targets,
+    )
+
+
 async def check_purged(tx: Transaction, targets: Collection[Connector], doomed: Collection[RelationId]) -> None:
     """Raise Invalid if a known table lies in the folder of a target, and is not one of the doomed ones."""
-    own = {located(one.options) for one in targets}
     lakes = [(entry.relation.id, entry.relation.lake) for entry in await tx.catalog.all()]
     read = {located(lake.options) for relation, lake in lakes if lake is not None and relation not in doomed}
-    others = read.union(await _writers(tx)) - own
-    for location in own:
-        check_purge(location, others)
+    written = {located(one.options) for plan, one in await _targets(tx, _KNOWN) if plan.relation.id not in doomed}
+    for one in targets:
+        check_purge(located(one.options), read | written)
+
+
+def committed_to(plan: JobPlan) -> Connector | None:
+    """Return the target in a lake to which the epochs of a job are committed."""
+    targets = (plan.followed_in_lake, *(scan.sink for scan in plan.table_scans))
+    return next((one for one in targets if one is not None and SINKS[one.name].commits), None)
 
 
 async def _origins(tx: Transaction, upstreams: Collection[RelationId]) -> Collection[str]:
@@ -56,8 +82,12 @@ async def _origins(tx: Transaction, upstreams: Collection[RelationId]) -> Collec
 async def _writers(tx: Transaction) -> Mapping[str, Collection[RelationId]]:
     """Return for each location that a target has what its rows come from."""
     found: dict[str, set[RelationId]] = defaultdict(set)
-    for plan in await tx.plans.of([job.id for job in await tx.jobs.where(IN_GRAPH)]):
-        for scan in plan.table_scans:
-            if scan.sink is not None and SINKS[scan.sink.name].commits:
-                found[located(scan.sink.options)].update(one.id for each in plan.table_scans for one in each.reads)
+    for plan, target in await _targets(tx, _KNOWN):
+        found[located(target.options)].update(one.id for each in plan.table_scans for one in each.reads)
     return found
+
+
+async def _targets(tx: Transaction, states: Collection[JobState]) -> Sequence[tuple[JobPlan, Connector]]:
+    """Return the targets in lakes of the jobs in these states."""
+    plans = await tx.plans.of([job.id for job in await tx.jobs.where(states)])
+    return [(plan, target) for plan in plans if (target := committed_to(plan)) is not None]

@@ -13,15 +13,13 @@ from service.domain.strategy import chosen
 from service.operations.asking import looking
 from service.operations.naming import named, readers
 from service.operations.sources.claiming import claimed
-from service.operations.sources.places import check_fed_by_others, check_place, check_purged
+from service.operations.sources.places import check_fed_by_others, check_place, check_purged, committed_to
 from service.operations.sources.secrets import check_secrets
 from service.operations.statements.call import Call
 from service.operations.world import Context, World
 from service.ports.audit import Asker
 from service.ports.records import NewJob
-from service.protocol.connector import Connector
 from service.protocol.ids import RequestId
-from service.protocol.plan import JobPlan
 from service.protocol.request import ReleaseTarget
 from service.sql.statements.target import Target
 from service.telemetry.log import logger
@@ -63,18 +61,12 @@ async def targets_of(world: Context, name: str, *, purge: bool) -> Sequence[Rele
         root = await named(tx, name)
         doomed = [] if root is None else [root, *await readers(tx, root.id)]
         plans = await tx.plans.of([one.entry.job for one in doomed if one.entry is not None])
-        found = [(plan.relation, target) for plan in plans if (target := _committed_to(plan)) is not None]
+        found = [(plan.relation, target) for plan in plans if (target := committed_to(plan)) is not None]
         if purge:
             await check_purged(tx, [target for _, target in found], [one.id for one in doomed])
     return [
         ReleaseTarget(id=RequestId(0), connector=target, relation=relation, purge=purge) for relation, target in found
     ]
-
-
-def _committed_to(plan: JobPlan) -> Connector | None:
-    """Return the target to which the epochs of a job are committed."""
-    targets = (plan.followed_in_lake, *(scan.sink for scan in plan.table_scans))
-    return next((one for one in targets if one is not None and SINKS[one.name].commits), None)
 
 
 async def release(world: World, targets: Sequence[ReleaseTarget], *, asked_by: Asker) -> Sequence[str]:

@@ -120,6 +120,15 @@ async def test_csv(store: Store, staging: PostgresStaging) -> None:
     ]
 
 
+async def test_i13_a_row_that_postgres_compresses_counts_as_it_is(staging: PostgresStaging) -> None:
+    """A megabyte of one letter counted as 13 kB, so an epoch moved 5 GB of them."""
+    long = "select g, repeat('x', 1000000) from generate_series(1, 3) g"
+    async with staging.from_query(ID, COLUMNS[:2], long, timeout_ms=20_000, take=anything) as staged:
+        assert staged.row_bytes >= 1_000_000
+    async with staging.from_csv(ID, COLUMNS[:2], _chunks(b"1,", b"x" * 1_000_000, b"\n2,x\n")) as staged:
+        assert staged.row_bytes >= 500_000
+
+
 async def test_the_first_bad_row_of_csv_is_named(store: Store, staging: PostgresStaging) -> None:
     good = b'1,"line\nbreak",1,2020-01-01,\n'
     bad = {

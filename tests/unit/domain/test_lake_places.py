@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.errors import Invalid
-from service.domain.lake_places import ANYWHERE, LakeRoots, below, check_no_loop, check_purge, located
+from service.domain.lake_places import ANYWHERE, LakeRoots, below, check_no_loop, check_purge, check_target, located
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,23 @@ def test_i13_a_table_does_not_feed_itself() -> None:
     assert located({"location": "//lake/a"}) == located({"location": "///lake//a"}) == "/lake/a"
 
 
-@pytest.mark.parametrize("inner", ["/lake/a/b", "/lake/a/b/c"])
+@pytest.mark.parametrize("inner", ["/lake/a", "/lake/a/b", "/lake/a/b/c"])
 def test_i13_a_purge_removes_no_other_table(inner: str) -> None:
-    check_purge("/lake/a", {"/lake/a", "/lake/ab", "/lake"})
+    check_purge("/lake/a", {"/lake/ab", "/lake"})
     with pytest.raises(Invalid, match=f"another table lies at {inner}"):
         check_purge("/lake/a", {"/lake", inner})
+
+
+def test_i13_a_target_takes_the_place_of_no_other() -> None:
+    """PURGE removed the rows of both, and nobody took the files of a folder any more."""
+    folders, targets = {"/lake/files"}, {"/lake/changes": True, "/lake/appended": False}
+    check_target("/lake/appended", upsert=False, folders=folders, targets=targets)
+    check_target("/lake", upsert=True, folders=folders, targets=targets)
+    with pytest.raises(Invalid, match="a table takes the files in /lake/files"):
+        check_target("/lake/files", upsert=False, folders=folders, targets=targets)
+    for location, upsert in (("/lake/appended", True), ("/lake/changes", True), ("/lake/changes", False)):
+        with pytest.raises(Invalid, match=f"the table at {location} is that of another view or sink"):
+            check_target(location, upsert=upsert, folders=folders, targets=targets)
 
 
 @pytest.mark.parametrize(

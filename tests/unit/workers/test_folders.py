@@ -487,6 +487,33 @@ def test_i13_long_looks_of_all_tables_rest_together(tmp_path: Path) -> None:
     assert other is not first
 
 
+class Held(Long):
+    """Its second look lasts until `go_on`."""
+
+    go_on = threading.Event()
+
+    @override
+    def look(self) -> None:
+        super().look()
+        if self.looked:
+            self.go_on.wait()
+
+
+def test_i13_a_long_look_waits_for_none_of_another_caller(tmp_path: Path) -> None:
+    """12 tables of others let a folder wait for two minutes."""
+    drop(tmp_path / "a.parquet", rows(1, 5))
+    relation = relation_of({"location": str(tmp_path)})
+    again = queue.Queue[Long]()
+    held, other = (Held(folder_in(relation).place, relation, again, caller=caller) for caller in "ab")
+    held.start()
+    assert again.get() is held
+    other.start()
+    assert again.get(timeout=60) is other
+    held.end()
+    other.end()
+    held.go_on.set()
+
+
 def test_a_file_that_changes_while_it_is_looked_at_is_looked_at_again(tmp_path: Path) -> None:
     path = drop(tmp_path / "a.parquet", rows(1, 5))
     folder = folder_of({"location": str(tmp_path)})
