@@ -75,6 +75,8 @@ class GraphExecutor:
     """Whether the present generation ends by a job's own fault."""
     slow: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
     """The budgets of callers whose views took too long (`SharedCosts.slow`)."""
+    paged: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
+    """The budgets of callers for pages of history (`SharedCosts.paged`)."""
     searched: dict[str, float] = field(default_factory=dict[str, float])
     """When rows were last searched for, by caller."""
     over: bool = False
@@ -147,7 +149,8 @@ class GraphExecutor:
             runner.end()
         self.runners, self.replays = {}, {}
         self.generation, self.stores = barrier.generation, self.connect(barrier)
-        self.stores.costs.slow, self.stores.costs.apart = self.slow, barrier.scans.apart
+        costs = self.stores.costs
+        costs.slow, costs.paged, costs.apart = self.slow, self.paged, barrier.scans.apart
         self.alone, self.explained = self.alone if self.explained else EPOCHS_ALONE, False
 
     def _mutate(self, barrier: Barrier) -> None:

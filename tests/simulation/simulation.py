@@ -171,6 +171,7 @@ class Simulation:
             (history, "time", self.work),
             (lookup_indexes, "asyncio", SimpleNamespace(create_task=self._build)),
             (stage_engines, "ActorHistory", self.work.history),
+            (stage_engines, "time", self.work),
             (operator_engines, "ActorHistory", self.work.history),
             (group_merge, "time", self.work),
             (group_merge, "VNODES_FIRST", 1),

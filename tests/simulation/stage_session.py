@@ -45,9 +45,9 @@ class Work:
     def monotonic(self) -> float:
         return self.seconds
 
-    def history(self, *args: Any) -> ActorHistory:
-        """Return the history of an actor whose slice begins now."""
-        return ActorHistory(*args, began=self.seconds)
+    def history(self, *args: Any, began: float | None = None) -> ActorHistory:
+        """Return the history of an actor whose slice begins now, if it did not begin with that of others."""
+        return ActorHistory(*args, began=self.seconds if began is None else began)
 
 
 @dataclass(frozen=True, slots=True)

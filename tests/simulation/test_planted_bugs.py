@@ -133,7 +133,7 @@ def test_a_deposed_leader_that_is_not_fenced_is_found(monkeypatch: pytest.Monkey
     found(among=DEPOSED, near=38)
 
 
-@pytest.mark.parametrize(("broken", "near"), [(loses_a_vnode, 57), (loses_a_position, 9)])
+@pytest.mark.parametrize(("broken", "near"), [(loses_a_vnode, 57), (loses_a_position, 57)])
 def test_a_broken_rescale_is_found(broken: object, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """I11."""
     monkeypatch.setattr("workers.backfill.scan.redistributed", broken)

@@ -17,6 +17,8 @@ FREE_SECONDS: Final = 2.0
 """An epoch that takes no longer is free: others wait for so long without noticing."""
 SMALL_SECONDS: Final = 0.25
 """A view that takes less of an epoch is over only beside many others of its caller."""
+PAGE_SECONDS: Final = 5.0
+"""A page of history may always take so long: those of a busy machine take longer than their slice."""
 NOTHING: Final = 0.001
 """An engine takes no limit of 0 for one."""
 ANEW_SECONDS: Final = 1.0
@@ -91,6 +93,10 @@ class SharedCosts:
     apart: Collection[str] = ()
     """The callers whose views are computed one by one (`ScanLimits.apart`)."""
     pages: PageTurns = field(default_factory=PageTurns)
+    paged: dict[str, CostBudget] = field(default_factory=dict[str, CostBudget])
+    """The budgets of callers for pages of history, because each of 64 branches has a first one. They outlast the
+    generation.
+    """
     began: float = 0.0
     """When the scans of this epoch began."""
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
@@ -136,6 +142,17 @@ class SharedCosts:
         floor = max(ANEW_SECONDS, min(least, whole.limit - taken)) if anew else max(NOTHING, small)
         return max(floor, least - taken, left)
 
+    def page_allowed(self, job: JobId, now: float) -> float | None:
+        """Return how many seconds a page of a job's history may take. None: any."""
+        allowed = self.paged.get(self.caller(job), CostBudget(self.together.limit)).allowed(now)
+        return None if allowed is None else max(allowed, min(PAGE_SECONDS, self.together.limit))
+
+    def page_took(self, job: JobId, seconds: float, now: float) -> None:
+        """Record what a page took. A moment is free, as that of each epoch is."""
+        caller = self.caller(job)
+        self.pages.taken += seconds
+        self.paged[caller] = self.paged.get(caller, CostBudget(self.together.limit)).charged(seconds, now)
+
     def taken(self, now: float) -> float:
         """Return how many seconds of this epoch its scans took. What runs beside is counted once."""
         return min(now - self.began, self._epoch.total() / 1000 + self.pages.taken)
@@ -143,8 +160,10 @@ class SharedCosts:
     def failed(self, now: float) -> None:
         """End an epoch that failed, and is computed again: its callers have the less left for that."""
         for caller, ms in self._by_caller(self._epoch).items():
-            if ms / 1000 > FREE_SECONDS:
-                self.slow[caller] = self.slow.get(caller, CostBudget(self.together.limit)).charged(ms / 1000, now)
+            if (seconds := ms / 1000) > FREE_SECONDS:
+                # Both times together take no more than one may. So nothing is free, neither now nor then.
+                spent = self.slow.get(caller, CostBudget(self.together.limit))
+                self.slow[caller] = spent.charged(seconds + 2 * FREE_SECONDS, now)
 
     def exceeded(self, job: JobId, now: float) -> None:
         """Record that the changes of a job took too long. Its caller has spent all, for this generation and the next

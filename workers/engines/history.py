@@ -55,7 +55,7 @@ class ActorHistory:
         with self.open_pages(self.positions) as read_page:
             sized = _SizedPages(read_page, self.page_rows, self.aim)
             for page in pages(
-                self.positions, sized.read, page_rows=sized.next_rows, permits=permits, more_time=self._more_time
+                self.positions, sized.read, page_rows=sized.next_rows, permits=permits, more_time=lambda: self.more_time
             ):
                 self.snapshot_rows += sum(page.rows.values())
                 self.copied += page.copied
@@ -70,14 +70,21 @@ class ActorHistory:
             "snapshot_rows": self.snapshot_rows,
             "page_rows": self.page_rows,
             "reading_seconds": self._seconds(),
-            "used_slice": not self._more_time(),
+            "used_slice": not self.more_time,
         }
 
     def _seconds(self) -> float:
         return time.monotonic() - self.began  # noqa: TID251 - as above
 
-    def _more_time(self) -> bool:
+    @property
+    def more_time(self) -> bool:
+        """Whether the slice lasts."""
         return self._seconds() < self.task.slice_seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to read now."""
+        return self.task.actors[self.index].permits == 0 or not self.positions.next_block()
 
 
 @dataclass

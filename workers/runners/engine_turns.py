@@ -56,7 +56,9 @@ class EngineTurns:
             # The clock starts here, so that a long wait for the turn shortens the slice.
             began = epoch.clock()
             name, engine = choose()
-            allowed = self._allowed(epoch, name, scan) if history_over else epoch.stores.page_allowed
+            # Changes beside history are changes: its author may have it read as slowly as he likes.
+            changes = history_over or (bool(task.changed) and epoch.barrier.graph == DATABASE_GRAPH)
+            allowed = self._limit(epoch, name, scan, changes=changes, page=not history_over)
             seconds = self.paces[name].slice_seconds(epoch.share_seconds())
             if name is Engine.SPARK and epoch.barrier.graph != DATABASE_GRAPH:
                 seconds = max(seconds, SPARK_SLICE_SECONDS)
@@ -75,13 +77,26 @@ class EngineTurns:
             jobs = jobs_begun(self.spark) - before if name is Engine.SPARK else 1
             self.counted = {"engine": name, "jobs": jobs}
         job_seconds = epoch.clock() - began
-        if self.cost is not None:
-            self.cost = self.cost.charged(job_seconds, epoch.clock())
-            epoch.stores.took(scan.job, job_seconds)
-        else:
-            epoch.stores.paged(job_seconds)
+        self._charge(epoch, scan.job, job_seconds, changes=changes, page=not history_over)
         self.paces[name] = scan.measure(outcomes, self.paces[name], slice_seconds=seconds, job_seconds=job_seconds)
         return outcomes
+
+    def _limit(
+        self, epoch: RunningEpoch, engine: Engine, scan: HistoryScan, *, changes: bool, page: bool
+    ) -> float | None:
+        """Return how long changes, a page of history, or both, may take. None: for as long as they like."""
+        limits = (
+            self._allowed(epoch, engine, scan) if changes else None,
+            epoch.stores.page_allowed(scan.job, epoch.barrier.graph, epoch.clock()) if page else None,
+        )
+        return min((one for one in limits if one is not None), default=None)
+
+    def _charge(self, epoch: RunningEpoch, job: JobId, seconds: float, *, changes: bool, page: bool) -> None:
+        if changes and self.cost is not None:
+            self.cost = self.cost.charged(seconds, epoch.clock())
+            epoch.stores.took(job, seconds)
+        if page:
+            epoch.stores.page_took(job, seconds, epoch.clock())
 
     def turn(self, epoch: RunningEpoch, job: JobId) -> AbstractContextManager[object]:
         """Return the context in which an engine runs.

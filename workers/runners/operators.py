@@ -170,7 +170,7 @@ class Operator:
             self.pace.measured(seconds=seconds, slice_seconds=share, reading=not all(finished.values()))
             epoch.timings_ms[f"job_{self.fragment}"] = seconds * 1000
             if any(reads):
-                epoch.stores.paged(seconds)
+                epoch.stores.page_took(self.job, seconds, epoch.clock())
                 epoch.timings_ms[f"reading_{self.fragment}"] = seconds * 1000
             written = outcome.replayed.written
             epoch.wrote(self.target.id, inserted=written.inserted, ended=written.closed)

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, GraphId, JobId, RelationId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan
 from service.protocol.report import WORK_MAX, FragmentReport, Work
@@ -48,11 +48,6 @@ class Stores:
         """Return the bucket with which a scan begins."""
         return CostBudget(self.stage_timeout_ms / 1000)
 
-    @property
-    def page_allowed(self) -> float | None:
-        """How many seconds a page of history may take: its slice ends no page that was begun. None: any."""
-        return self.stage_timeout_ms / 1000 or None
-
     def allowed(
         self, job: JobId, own: CostBudget, now: float, *, least: float = 0.0, anew: bool = False
     ) -> float | None:
@@ -65,14 +60,23 @@ class Stores:
         with self._lock:
             self.costs.took(job, round(seconds * 1000))
 
+    def page_allowed(self, job: JobId, graph: GraphId, now: float) -> float | None:
+        """Return how many seconds a page of history may take: its slice ends no page that was begun. None: any. Pages
+        that nobody else waits for are not counted.
+        """
+        with self._lock:
+            costs = self.costs if graph == DATABASE_GRAPH else SharedCosts(self.budget())
+            return costs.page_allowed(job, now)
+
+    def page_took(self, job: JobId, seconds: float, now: float) -> None:
+        """Record what a page of history took."""
+        with self._lock:
+            self.costs.page_took(job, seconds, now)
+
     def may_read(self, scan: FragmentId, now: float) -> bool:
         """Whether a scan of the database graph reads a page of its history in this epoch. See `PageTurns`."""
         with self._lock:
             return not self.stage_timeout_ms or self.costs.pages.may_read(scan, changes=self.costs.taken(now))
-
-    def paged(self, seconds: float) -> None:
-        """Record what a page of history took."""
-        self.costs.pages.taken += seconds
 
     @contextmanager
     def noting_slow(self, job: JobId, clock: Callable[[], float], *, history: bool = False) -> Generator[None]:

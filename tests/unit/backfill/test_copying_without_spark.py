@@ -9,8 +9,8 @@ from typing import ClassVar, cast
 
 import pytest
 
-from service.protocol.ids import Epoch, RelationId
-from service.protocol.plan import PositionState
+from service.protocol.ids import Epoch, RelationId, Vnode
+from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.table_format import POSTGRES
 from tests.support.key_shapes import SHAPES
 from tests.support.projections import bound_projection
@@ -112,3 +112,23 @@ def test_a_copy_that_hangs_holds_nobody_up_who_gives_it_up() -> None:
         store.release.set()
     with pytest.raises(InterruptedError):
         job.run(task_of())
+
+
+def test_i13_actors_that_come_late_wait_for_the_next_epoch_the_least_advanced_first() -> None:
+    """Each of many actors read a page in each epoch, however long it took."""
+    store = Copied()
+    job = job_of(store, at_once=2)
+    behind = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=("1",), rows=1)
+    ahead = VnodePosition(vnode=Vnode(2), state=PositionState.IN_PROGRESS, key=("1",), rows=9)
+    actors = ((0, (behind,)), (1, ()), (2, (ahead,)), (3, ()))
+    task = task_of().model_copy(
+        update={
+            "actors": tuple(ActorTask(runs=((one, one),), positions=at, permits=None) for one, at in actors),
+            "slice_seconds": 0,
+        }
+    )
+    outcomes = job.run(task)
+    assert [one.actor for one in outcomes] == [0, 1, 2, 3]
+    assert [one.snapshot_rows for one in outcomes] == [0, LEFT, 0, LEFT]
+    assert {one.vnode for outcome in outcomes for one in outcome.positions} == {1, 3}
+    assert sum(one.snapshot_rows for one in job.run(task.model_copy(update={"slice_seconds": 9}))) == 4 * LEFT

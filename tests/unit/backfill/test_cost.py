@@ -7,6 +7,7 @@ from workers.backfill.cost import (
     ANEW_SECONDS,
     FREE_SECONDS,
     NOTHING,
+    PAGE_SECONDS,
     SMALL_SECONDS,
     CostBudget,
     PageTurns,
@@ -176,8 +177,22 @@ def test_i13_an_epoch_that_is_computed_again_has_the_less_left() -> None:
     costs.took(JobId(2), 1000)
     costs.failed(100.0)
     again = SharedCosts(CostBudget(30), callers=costs.callers, slow=costs.slow)
-    assert again.allowed(JobId(1), CostBudget(30), 100.0) == 30 - 22 + 2 * FREE_SECONDS
+    assert again.allowed(JobId(1), CostBudget(30), 100.0) == 30 - 22
     assert again.allowed(JobId(2), CostBudget(30), 100.0) == 30
+
+
+def test_i13_long_pages_of_a_caller_are_borne_once() -> None:
+    """64 branches of a view, whose first pages took 23 s each, delayed everybody in 64 epochs."""
+    costs, now = SharedCosts(CostBudget(30), callers={JobId(1): "a", JobId(2): "b"}), 0.0
+    for seconds, left in ((1.5, 30), (23, 30 + 2 * FREE_SECONDS - 23 + 0.2), (1.5, 11.2 + 0.3)):
+        now += seconds
+        costs.page_took(JobId(1), seconds, now)
+        costs.settle(seconds, now)
+        assert costs.page_allowed(JobId(1), now + 1) == pytest.approx(left)
+    assert costs.page_allowed(JobId(2), now) == 30
+    costs.page_took(JobId(1), 23, now + 1)
+    assert costs.page_allowed(JobId(1), now + 1) == PAGE_SECONDS
+    assert SharedCosts(CostBudget(0)).page_allowed(JobId(1), now) is None
 
 
 def read_by(turns: PageTurns, took: dict[int, float], *, changes: float = 0.0) -> list[int]:
