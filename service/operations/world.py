@@ -239,6 +239,8 @@ class Calls:
     """Looks of queries at the catalog before they begin, each with one of the connections to the meta store."""
     limits: Turns = field(default_factory=lambda: Turns("changes of limits", running=4, waiting=1_000))
     """Changes of limits wait for the rows of their scans, each with one of the connections to the meta store."""
+    lines: Turns = field(default_factory=lambda: Turns("searches for the line of a row", running=1, waiting=1_000))
+    """Each takes a share of the interpreter from the event loop."""
     long_pages: Turns = field(default_factory=lambda: Turns("readers of long pages", running=1, waiting=100))
     """Large pages of barriers and of relations, one at a time: each takes the event loop for tens of milliseconds."""
 

@@ -160,15 +160,16 @@ async def load(
         try:
             return await dml.bulk_load(world, relation, columns, closing, asked_by=asked_by, claim=claim)
         except Invalid as error:
-            raise await _with_line(error, body) from error
+            raise await _with_line(world, error, body) from error
 
 
-async def _with_line(error: Invalid, body: Body) -> Invalid:
+async def _with_line(world: World, error: Invalid, body: Body) -> Invalid:
     """Return a refusal of a row with the line on which the row begins in a CSV body, where an editor shows it."""
     found = _ROW.match(error.message)
     if found is None or body.form is not Form.CSV:
         return error
-    line = await asyncio.to_thread(csv_text.line_of, body.path, int(found[1]))
+    async with world.calls.lines.turn():
+        line = await asyncio.to_thread(csv_text.line_of, body.path, int(found[1]))
     where = found[0] if line is None else f"{found[0]} (line {line})"
     return Invalid(f"{where}{error.message[found.end() :]}", pointer=error.pointer)
 

@@ -15,9 +15,8 @@ HEADER_BYTES_MAX: Final = 128 << 10
 """A header with Postgres's maximum of 1,600 columns of 63 bytes has 102,400 bytes. It is parsed on the event loop."""
 ROW_BYTES_MAX: Final = 16 << 20
 """Postgres needs several times the size of a row in memory. With an unclosed quote, the rest of the body is one row."""
-LINE_BYTES_MAX: Final = 32 << 20
-"""The line of a row is looked for in so much of a body, which takes a moment, or seconds if each other byte is a quote.
-"""
+LINE_BYTES_MAX: Final = 4 << 20
+"""The line of a row is looked for in so much of a body, which takes half a second if each other byte is a quote."""
 _PIECE_BYTES: Final = 64 << 10
 _BOM: Final = b"\xef\xbb\xbf"
 _TO_ROW_END: Final = re.compile(rb'[^"\r\n]*+(?:"[^"]*+"[^"\r\n]*+)*+[\r\n]')

@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, JobId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, JobId, RelationId
 from service.protocol.stage import Engine
 from tests.support.idle_spark import idle_spark
-from workers.backfill.cost import SMALL_SECONDS, CostBudget
+from workers.backfill.cost import FREE_SECONDS, SMALL_SECONDS, CostBudget
+from workers.backfill.cost import NOTHING as NONE_LEFT
 from workers.backfill.pace import Pace
 from workers.engines.port import ActorOutcome, StageTask
 from workers.runners.engine_turns import SPARK_SECONDS_MIN, EngineTurns
@@ -41,12 +42,13 @@ class Clocked:
         return []
 
 
-def epoch_of(*scans: Clocked, stores: Stores, history_over: bool = True) -> None:
+def epoch_of(*scans: Clocked, stores: Stores, history_over: bool = True, changed: bool = False) -> None:
     barrier = Barrier(
         graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(1), curr=Epoch(2), kind=BarrierKind.CHECKPOINT
     )
     epoch = RunningEpoch(barrier, stores, False, 0.0, lambda: now[0], nullcontext)
-    task = StageTask(curr=Epoch(2), actors=(), page_rows=1, windows={}, changed=frozenset(), at={})
+    inputs = frozenset({RelationId(1)}) if changed else frozenset[RelationId]()
+    task = StageTask(curr=Epoch(2), actors=(), page_rows=1, windows={}, changed=inputs, at={})
     for scan in scans:
         engine = cast("Any", SimpleNamespace(run=scan.run))
         scan.turns.run(
@@ -75,6 +77,15 @@ def test_i13_a_page_of_history_takes_no_longer_than_changes_may() -> None:
     epoch_of(scan, stores=Stores(NOTHING, NOTHING, stage_timeout_ms=30_000), history_over=False)
     epoch_of(scan, stores=Stores(NOTHING, NOTHING), history_over=False)
     assert scan.allowed == [30, None]
+
+
+def test_i13_changes_beside_history_share_what_an_epoch_may_take() -> None:
+    """The branches of a view whose history was held by its limit took 30 s of an epoch each."""
+    stores = Stores(NOTHING, NOTHING, stage_timeout_ms=30_000)
+    branches = [Clocked(1) for _ in range(6)]
+    epoch_of(*branches, stores=stores, history_over=False, changed=True)
+    assert sum(min(TOOK, one.allowed[0] or 0) for one in branches) <= 30 + FREE_SECONDS + SPARK_SECONDS_MIN
+    assert branches[-1].allowed[0] == NONE_LEFT
 
 
 def test_history_that_took_too_long_says_the_way_out() -> None:
