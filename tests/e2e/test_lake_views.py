@@ -104,8 +104,10 @@ def in_the_lake(service: Service, lake: Path) -> None:
         )
 
 
-def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: Service, tmp_path: Path) -> None:
-    """A join, groups, and a window over another view in the lake, over a Delta table and tables of Postgres."""
+def made(service: Service, tmp_path: Path) -> tuple[Path, Path]:
+    """Create a join, groups, and a window over another view in the lake, over a Delta table and tables of Postgres.
+    Return where the table lies, and where the views do.
+    """
     sales, lake = tmp_path / "sales", tmp_path / "lake"
     write_deltalake(sales, rows(1, 1500), configuration=FED)
     for name in ("mirror", "orders"):
@@ -122,9 +124,36 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
         assert DeltaTable(lake / name).to_pyarrow_table().num_rows > 0
     mirrored(service, sales)
     in_the_lake(service, lake)
+    return sales, lake
+
+
+def test_i12_i14_views_in_a_lake_follow_and_are_followed(service: Service, tmp_path: Path) -> None:
+    sales, lake = made(service, tmp_path)
     service.run("CREATE VIEW named_sales AS SELECT id AS number FROM sales")
     selected(service)
     service.run("DROP VIEW named_sales")
+    DeltaTable(sales).update(updates={"amount": "amount + 1"}, predicate="id < 40")
+    service.run("UPDATE cities SET name = 'Oslo' WHERE city = 'Oslo'")
+    service.run("DELETE FROM orders WHERE id % 7 = 0")
+    DeltaTable(sales).delete("id > 1400")
+    mirrored(service, sales)
+    in_the_lake(service, lake)
+    assert service.verified("joined")["equal"]
+    service.run("DROP MATERIALIZED VIEW placed")
+    assert in_lake(lake / "placed")
+    assert not list((lake / "placed" / "_tidefill").glob("*"))
+    assert "tidefill writes, and mirror has none" in str(service.refused("DROP TABLE mirror PURGE"))
+    inner = f"USING delta LOCATION '{lake / 'joined' / 'inner'}' WITH (commit_interval = '200 ms')"
+    service.run(f"CREATE MATERIALIZED VIEW inner_orders {inner} AS SELECT id, kind FROM orders")
+    assert "another table lies at" in str(service.refused("DROP MATERIALIZED VIEW joined CASCADE PURGE"))
+    service.run("DROP MATERIALIZED VIEW inner_orders PURGE")
+    assert service.run("DROP MATERIALIZED VIEW joined CASCADE PURGE")["notices"] == []
+    assert not [*(lake / "joined").iterdir()]
+
+
+@pytest.mark.soak
+def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: Service, tmp_path: Path) -> None:
+    sales, lake = made(service, tmp_path)
     service.run("ALTER MATERIALIZED VIEW joined SET PARALLELISM = 3")
     actors = "select count(*) from tidefill.actor a join tidefill.fragment f on f.id = a.fragment where f.job = {}"
     until(lambda: service.stored(actors.format(service.job("joined"))) == [(3,)], what="the view has three actors")
@@ -149,16 +178,6 @@ def test_i3_i12_i14_views_in_a_lake_follow_and_are_followed_over_kills(service: 
     DeltaTable(lake / "joined").optimize.compact()
     service.run("UPDATE cities SET name = 'BER' WHERE city = 'Bergen'")
     in_the_lake(service, lake)
-    service.run("DROP MATERIALIZED VIEW placed")
-    assert in_lake(lake / "placed")
-    assert not list((lake / "placed" / "_tidefill").glob("*"))
-    assert "tidefill writes, and mirror has none" in str(service.refused("DROP TABLE mirror PURGE"))
-    inner = f"USING delta LOCATION '{lake / 'joined' / 'inner'}' WITH (commit_interval = '200 ms')"
-    service.run(f"CREATE MATERIALIZED VIEW inner_orders {inner} AS SELECT id, kind FROM orders")
-    assert "another table lies at" in str(service.refused("DROP MATERIALIZED VIEW joined CASCADE PURGE"))
-    service.run("DROP MATERIALIZED VIEW inner_orders PURGE")
-    assert service.run("DROP MATERIALIZED VIEW joined CASCADE PURGE")["notices"] == []
-    assert not [*(lake / "joined").iterdir()]
 
 
 def test_a_view_in_a_lake_is_refused_before_anything_is_made(service: Service, tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def test_a_failed_view_stands_first_and_says_why(service: Service, reader: Reade
     page.get_by_text("none").first.wait_for()
 
 
+@pytest.mark.soak
 def test_a_sink_whose_target_is_away_says_so(service: Service, reader: Reader, tmp_path: Path) -> None:
     orders(service)
     target = tmp_path / "target"

@@ -176,7 +176,7 @@ def test_a_recovery_that_forgets_partial_groups_is_found(monkeypatch: pytest.Mon
         self.partials = partials
 
     monkeypatch.setattr(StoredTable, "roll_back", kept)
-    assert "I1" in found(staging=True)
+    assert "I1" in found(near=772, staging=True)
 
 
 def test_a_scan_that_finishes_before_its_groups_are_merged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,6 +353,7 @@ async def test_sql_creates_in_the_background_and_leads_to_the_job(
     assert "SHOW" in text_of(answer)
 
 
+@pytest.mark.soak
 async def test_a_thousand_jobs_cost_less_than_fifty_milliseconds_a_refresh(
     http: httpx.AsyncClient, stores: PostgresStores
 ) -> None:
