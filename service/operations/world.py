@@ -172,7 +172,7 @@ class Logins:
     """When this process last opened a login."""
     opening: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]], repr=False)
     """The logins that it opens now."""
-    turns: Turns = field(default_factory=lambda: Turns("logins", running=2, waiting=100, seconds=10.0))
+    turns: Turns = field(default_factory=lambda: Turns("logins", running=3, waiting=100, seconds=10.0, each=1))
 
 
 @dataclass(frozen=True, slots=True)

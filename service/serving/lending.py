@@ -27,6 +27,7 @@ _BORROWER_LOCK: Final = 0x7469646566696C6F
 _LOANS: Final = (
     "select count(distinct holder) from state.pin where starts_with(holder, %s) and expires_at > clock_timestamp()"
 )
+_END: Final = "delete from state.pin where holder = %s"
 _VERSIONS: Final = ("_vnode", "_from", "_to")
 
 
@@ -38,13 +39,20 @@ class PostgresLending:
 
     async def lend(self, relations: Sequence[Relation], epochs: Mapping[GraphId, Epoch], *, loan: Loan) -> None:
         with translated():
-            async with self._pool.connection() as conn, conn.transaction():
-                await self._count(conn, loan.borrower)
-                for relation in relations:
-                    await self._open(conn, relation)
-                # Last, because the leader waits for the horizons that this locks.
-                for graph, epoch in sorted(epochs.items()):
-                    await take(conn, graph, epoch, str(loan), seconds=LOAN_SECONDS)
+            async with self._pool.connection() as conn:
+                async with conn.transaction():
+                    await self._count(conn, loan.borrower)
+                    # For a moment only, because the leader waits for the horizons that this locks.
+                    for graph, epoch in sorted(epochs.items()):
+                        await take(conn, graph, epoch, str(loan), seconds=LOAN_SECONDS)
+                try:
+                    # Each for itself: grants that were taken back would be made again by the next call.
+                    for relation in relations:
+                        async with conn.transaction():
+                            await self._open(conn, relation)
+                except BaseException:
+                    await conn.execute(_END, [str(loan)])
+                    raise
 
     async def _count(self, conn: Connection, borrower: str) -> None:
         """Raise Conflict if the borrower has too many loans. Until the transaction ends, it gets no other one."""
@@ -78,4 +86,4 @@ class PostgresLending:
     async def end(self, loan: str) -> None:
         with translated():
             async with self._pool.connection() as conn:
-                await conn.execute("delete from state.pin where holder = %s", [loan])
+                await conn.execute(_END, [loan])

@@ -1,7 +1,7 @@
 """Lend an epoch of some relations to a caller, who reads them with its own Postgres login."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +37,19 @@ async def lend(
 
     Raises NotFound, Invalid, Conflict if something cannot be read or the caller has too many loans, and Unavailable.
     """
-    lending, borrower = _lending(world), suffix_of(asked_by)
+    lending, loan = _lending(world), Loan(suffix_of(asked_by), world.clock.now(), secrets.token_hex(8))
+    # Loans of a caller wait for each other, and may not wait with the connections of others (I13). Relations of many
+    # columns take long to read and to open, and meanwhile an epoch that was chosen before could pass.
+    async with world.logins.turns.turn(asked_by.actor):
+        found, epochs = await _lendable(world, names, epoch)
+        await lending.lend([entry.relation for entry, _ in found], epochs, loan=loan)
+    return str(loan), [LentRelation(entry.relation, epochs[graph], entry.key_count) for entry, graph in found]
+
+
+async def _lendable(
+    world: World, names: Sequence[str], epoch: Epoch | None
+) -> tuple[Sequence[tuple[CatalogEntry, GraphId]], Mapping[GraphId, Epoch]]:
+    """Return the relations with their graphs, and the epoch of each graph that is to be read."""
     async with world.stores.begin() as tx:
         found = {entry.relation.name: entry for entry in await tx.catalog.called(names)}
         entries = [_readable(found, name) for name in dict.fromkeys(names)]
@@ -52,15 +64,7 @@ async def lend(
             # Otherwise a caller could keep all later versions for ever, loan by loan.
             raise Conflict(f"epoch {epoch} can no longer be read: it is older than {LOAN_LIFE}")
         epochs = dict.fromkeys(epochs, epoch)
-    loan = Loan(borrower, world.clock.now(), secrets.token_hex(8))
-    # Loans of a caller wait for each other, and may not wait with the connections of others (I13).
-    async with world.logins.turns.turn(asked_by.actor):
-        await lending.lend([entry.relation for entry in entries], epochs, loan=loan)
-    lent = [
-        LentRelation(entry.relation, epochs[graph], entry.key_count)
-        for entry, graph in zip(entries, graphs, strict=True)
-    ]
-    return str(loan), lent
+    return list(zip(entries, graphs, strict=True)), epochs
 
 
 async def renew(world: World, text: str, *, asked_by: Asker) -> None:

@@ -32,21 +32,20 @@ async def check_fed_by_others(tx: Transaction, connector: Connector, upstreams: 
 
 async def check_free(tx: Transaction, connector: Connector) -> None:
     """Raise Invalid if others use the place that a target is to have."""
-    entries = await tx.catalog.all()
-    lakes = [entry.relation.lake for entry in entries if entry.relation.lake is not None]
-    targets = {located(one.options): is_upsert(one.options) for _, one in await _targets(tx, _MADE)}
+    location = located(connector.options)
+    there = [name for _, name, place in await _read_in_place(tx) if place == location]
+    lakes = [entry.relation.lake for entry in await tx.catalog.called(there)]
     check_target(
-        located(connector.options),
+        location,
         upsert=is_upsert(connector.options),
-        folders={located(one.options) for one in lakes if one.name == file_source.NAME},
-        targets=targets,
+        folders={location for one in lakes if one is not None and one.name == file_source.NAME},
+        targets={located(one.options): is_upsert(one.options) for _, one in await _targets(tx, _MADE)},
     )
 
 
 async def check_purged(tx: Transaction, targets: Collection[Connector], doomed: Collection[RelationId]) -> None:
     """Raise Invalid if a known table lies in the folder of a target, and is not one of the doomed ones."""
-    lakes = [(entry.relation.id, entry.relation.lake) for entry in await tx.catalog.all()]
-    read = {located(lake.options) for relation, lake in lakes if lake is not None and relation not in doomed}
+    read = {place for relation, _, place in await _read_in_place(tx) if relation not in doomed}
     written = {located(one.options) for plan, one in await _targets(tx, _KNOWN) if plan.relation.id not in doomed}
     for one in targets:
         check_purge(located(one.options), read | written)
@@ -85,6 +84,12 @@ async def _writers(tx: Transaction) -> Mapping[str, Collection[RelationId]]:
     for plan, target in await _targets(tx, _KNOWN):
         found[located(target.options)].update(one.id for each in plan.table_scans for one in each.reads)
     return found
+
+
+async def _read_in_place(tx: Transaction) -> Sequence[tuple[RelationId, str, str]]:
+    """Return the id, name and location of each relation whose rows lie in a lake."""
+    known = [(one.id, one.name, one.location) for one in await tx.catalog.outlines()]
+    return [(one, name, located({"location": place})) for one, name, place in known if place is not None]
 
 
 async def _targets(tx: Transaction, states: Collection[JobState]) -> Sequence[tuple[JobPlan, Connector]]:

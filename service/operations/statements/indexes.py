@@ -149,7 +149,7 @@ async def _show(call: Call, statement: ShowIndexes) -> Outcome:
             raise NotFound(f'relation "{name}" does not exist', kind="relation")
         stored = await tx.stored_indexes.stored(on.id)
         of_users = [one for one in await tx.indexes.all() if one.on == on.id]
-        views = {entry.relation.id: entry.relation.name for entry in await tx.catalog.all()}
+        views = {one.id: one.name for one in await tx.catalog.outlines()}
     as_stored = {index: one for one in stored for index in one.named}
     rows: list[tuple[str | None, ...]] = []
     for one in of_users:

@@ -19,7 +19,7 @@ from service.operations.status.staleness import broken_of
 from service.operations.status.wait_reasons import waits_of
 from service.operations.world import World
 from service.ports.meta_store import Transaction
-from service.ports.records import CatalogEntry
+from service.ports.records import CatalogOutline
 from service.ports.source_records import Source
 from service.protocol.epoch import NEVER, instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
@@ -48,7 +48,7 @@ async def measure(world: World) -> Measures:
         state = await tx.graphs.state(DATABASE_GRAPH)
         parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(DATABASE_GRAPH, now=now, lease=world.workers.lease)
-        entries = await tx.catalog.all()
+        entries = await tx.catalog.outlines()
         unfinished = await listed(tx)
         scans = await tx.fragments.scans([entry.job for entry in entries])
         sources = await tx.sources.all()
@@ -84,9 +84,8 @@ async def measure(world: World) -> Measures:
     )
 
 
-def _relations(entries: Sequence[CatalogEntry]) -> tuple[RelationMeasure, ...]:
-    found = (entry.relation for entry in entries)
-    return tuple(RelationMeasure(one.id, one.name, str(one.kind).upper().replace(" ", "_")) for one in found)
+def _relations(entries: Sequence[CatalogOutline]) -> tuple[RelationMeasure, ...]:
+    return tuple(RelationMeasure(one.id, one.name, str(one.kind).upper().replace(" ", "_")) for one in entries)
 
 
 def _waits(unfinished: Sequence[Job], waits: Mapping[JobId, Waiting], *, now: datetime) -> tuple[WaitMeasure, ...]:
@@ -98,9 +97,9 @@ def _waits(unfinished: Sequence[Job], waits: Mapping[JobId, Waiting], *, now: da
 
 
 def _upstreams(
-    entries: Sequence[CatalogEntry], scans: Mapping[JobId, Sequence[ScanProgress]]
+    entries: Sequence[CatalogOutline], scans: Mapping[JobId, Sequence[ScanProgress]]
 ) -> Mapping[FragmentId, int]:
-    ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
+    ids = {entry.name: int(entry.id) for entry in entries}
     return {
         scan.fragment: ids[scan.upstream]
         for found in scans.values()
@@ -123,14 +122,14 @@ async def _connections(world: World) -> ConnectionsMeasure | None:
 
 
 def _followers(
-    entries: Sequence[CatalogEntry], scans: Mapping[JobId, Sequence[ScanProgress]]
+    entries: Sequence[CatalogOutline], scans: Mapping[JobId, Sequence[ScanProgress]]
 ) -> Mapping[FragmentId, int]:
-    return {scan.fragment: int(entry.relation.id) for entry in entries for scan in scans[entry.job] if scan.external}
+    return {scan.fragment: int(entry.id) for entry in entries for scan in scans[entry.job] if scan.external}
 
 
-def _broken(entries: Sequence[CatalogEntry], broken: Mapping[RelationId, Broken]) -> tuple[tuple[str, str, str], ...]:
-    named = ((entry, broken.get(entry.relation.id)) for entry in entries)
-    return tuple((str(entry.job), entry.relation.name, one.state) for entry, one in named if one is not None)
+def _broken(entries: Sequence[CatalogOutline], broken: Mapping[RelationId, Broken]) -> tuple[tuple[str, str, str], ...]:
+    named = ((entry, broken.get(entry.id)) for entry in entries)
+    return tuple((str(entry.job), entry.name, one.state) for entry, one in named if one is not None)
 
 
 def _limits(unfinished: Sequence[Job], scans: Mapping[JobId, Sequence[ScanProgress]]) -> Mapping[FragmentId, int]:
