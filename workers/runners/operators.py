@@ -208,10 +208,11 @@ class Operator:
                 # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
-                with epoch.stores.noting_slow(self.job, epoch.clock):
-                    outcome = engine.run(task)
-                self._charge(epoch, epoch.clock() - began)
-                return outcome
+                try:
+                    with epoch.stores.noting_slow(self.job, epoch.clock):
+                        return engine.run(task)
+                finally:
+                    self._charge(epoch, epoch.clock() - began)
         except Exception as error:
             told = _told(error, history=self.pace.reading or not self.finished)
             upstream = self.bound.upstream

@@ -88,6 +88,15 @@ def test_i13_changes_beside_history_share_what_an_epoch_may_take() -> None:
     assert branches[-1].allowed[0] == NONE_LEFT
 
 
+def test_i13_what_failed_is_charged_as_well() -> None:
+    """Four views, each of which failed in the end, took 18 s each of one epoch."""
+    stores, scan = Stores(NOTHING, NOTHING, stage_timeout_ms=30_000), Clocked(1)
+    scan.error = ValueError("a wrong value")
+    with pytest.raises(ValueError, match="a wrong value"):
+        epoch_of(scan, stores=stores)
+    assert stores.costs.allowed(JobId(2), CostBudget(30), now[0]) == 30 + FREE_SECONDS - TOOK
+
+
 def test_history_that_took_too_long_says_the_way_out() -> None:
     stores = Stores(NOTHING, NOTHING, stage_timeout_ms=30_000)
     scan = Clocked(1)
