@@ -65,6 +65,6 @@ def test_i13_temporary_files_of_a_stage_have_a_limit(database_url: str) -> None:
         connection.execute("set local temp_file_limit = '64kB'")
         connection.execute("set local work_mem = '64kB'")
         sorting = "select count(*) from (select n from generate_series(1, 100000) n order by -n) sorted"
-        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded) as caught:
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded) as caught, connection.transaction():
             connection.execute(sorting)
         assert explain(caught.value)[0]
