@@ -7,7 +7,6 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from service.protocol.ids import DATABASE_GRAPH, Generation
 from tests.support.stage_chains import Chains
 from tests.support.state_store import prepared_store
 from workers.backfill.stages import BoundStage
@@ -59,12 +58,13 @@ async def test_i13_a_page_of_history_that_takes_too_long_fails_by_its_own_fault(
 
 def test_i13_temporary_files_of_a_stage_have_a_limit(database_url: str) -> None:
     """Those of a view of long texts took 7 GB in 47 s. A view that exceeds it would do so again."""
-    store = PostgresStore(database_url, DATABASE_GRAPH, Generation(1))
-    with store.transaction(STAGING) as connection:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for statement in STAGING:
+            connection.execute(statement)
         assert connection.execute("show temp_file_limit").fetchone() == ("8GB",)
-        connection.execute("set local temp_file_limit = '64kB'")
-        connection.execute("set local work_mem = '64kB'")
+        connection.execute("set temp_file_limit = '64kB'")
+        connection.execute("set work_mem = '64kB'")
         sorting = "select count(*) from (select n from generate_series(1, 100000) n order by -n) sorted"
-        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded) as caught, connection.transaction():
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded) as caught:
             connection.execute(sorting)
         assert explain(caught.value)[0]
