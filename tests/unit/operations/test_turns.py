@@ -124,14 +124,17 @@ async def test_what_fails_gives_its_turn_back() -> None:
 async def test_i13_few_places_that_are_held_for_long_are_left_to_a_third_caller() -> None:
     """Two callers took all two places, of verifications and of large results, for as long as they liked."""
     turns = Turns("verifications", running=3, waiting=9, each=1)
-    async with turns.turn("a"), turns.turn("b"):
-        waiting = asyncio.create_task(_turned(turns, "a"))
-        async with asyncio.timeout(10), turns.turn("c"):
+    async with turns.turn("a"):
+        asked = asyncio.Event()
+        waiting = asyncio.create_task(_turned(turns, "a", asked))
+        await asked.wait()
+        async with asyncio.timeout(10), turns.turn("b"), turns.turn("c"):
             assert not waiting.done()
     async with asyncio.timeout(10):
         await waiting
 
 
-async def _turned(turns: Turns, caller: str) -> None:
+async def _turned(turns: Turns, caller: str, asked: asyncio.Event) -> None:
+    asked.set()
     async with turns.turn(caller):
         pass
