@@ -55,7 +55,7 @@ def check_no_loop(location: str, read: Collection[str]) -> None:
 
 
 def check_target(location: str, *, upsert: bool, folders: Collection[str], targets: Mapping[str, bool]) -> None:
-    """Raise Invalid if what lies at the location of a new target is that of others.
+    """Raise Invalid if others use the location of a new target.
 
     `folders` are those whose files tables take. `targets` says of each location that is written to whether its rows
     change. The empty target of a sink was taken by that of another caller, whose PURGE then removed the rows of both.

@@ -5,7 +5,7 @@ epoch is borne, and several in succession are not. Each scan has a bucket, and a
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
@@ -133,7 +133,7 @@ class SharedCosts:
         taken = self._by_caller(self._epoch)[caller] / 1000
         if taken >= whole.limit + FREE_SECONDS:
             return NOTHING
-        spent = self.slow.get(caller, whole).spent_at(now)
+        spent = self._bucket(self.slow, caller, now).spent
         budgets = (own, CostBudget(whole.limit, spent + taken, now))
         everybody = max(whole.limit + FREE_SECONDS - self.taken(now), FREE_SECONDS - taken)
         left = min(everybody, *(seconds for one in budgets if (seconds := one.allowed(now)) is not None))
@@ -144,17 +144,17 @@ class SharedCosts:
 
     def page_allowed(self, job: JobId, now: float) -> float | None:
         """Return how many seconds a page of a job's history may take. None: any."""
-        allowed = self.paged.get(self.caller(job), CostBudget(self.together.limit)).allowed(now)
+        allowed = self._bucket(self.paged, self.caller(job), now).allowed(now)
         return None if allowed is None else max(allowed, min(PAGE_SECONDS, self.together.limit))
 
     def page_took(self, job: JobId, seconds: float, now: float) -> None:
         """Record what a page took. A moment is free, as that of each epoch is."""
         caller = self.caller(job)
         self.pages.taken += seconds
-        self.paged[caller] = self.paged.get(caller, CostBudget(self.together.limit)).charged(seconds, now)
+        self.paged[caller] = self._bucket(self.paged, caller, now).charged(seconds, now)
 
     def taken(self, now: float) -> float:
-        """Return how many seconds of this epoch its scans took. What runs beside is counted once."""
+        """Return how many seconds of this epoch its scans took. Scans that run beside each other are counted once."""
         return min(now - self.began, self._epoch.total() / 1000 + self.pages.taken)
 
     def failed(self, now: float) -> None:
@@ -162,8 +162,8 @@ class SharedCosts:
         for caller, ms in self._by_caller(self._epoch).items():
             if (seconds := ms / 1000) > FREE_SECONDS:
                 # Both times together take no more than one may. So nothing is free, neither now nor then.
-                spent = self.slow.get(caller, CostBudget(self.together.limit))
-                self.slow[caller] = spent.charged(seconds + 2 * FREE_SECONDS, now)
+                seconds += 2 * FREE_SECONDS
+                self.slow[caller] = self._bucket(self.slow, caller, now).charged(seconds, now)
 
     def exceeded(self, job: JobId, now: float) -> None:
         """Record that the changes of a job took too long. Its caller has spent all, for this generation and the next
@@ -179,7 +179,7 @@ class SharedCosts:
         """
         for caller, ms in self._by_caller(self._epoch).items():
             if caller in self.slow:
-                self.slow[caller] = self.slow[caller].charged(min(waited, ms / 1000), now)
+                self.slow[caller] = self._bucket(self.slow, caller, now).charged(min(waited, ms / 1000), now)
         seconds = min(waited, self._epoch.total() / 1000, self.together.limit)
         self.together = self.together.charged(seconds, now)
         if not self.together.spent:
@@ -196,6 +196,11 @@ class SharedCosts:
                 self.exceeded(job, now)
         elif self.together.spent < self.together.limit / 2:
             self.over = ()
+
+    def _bucket(self, buckets: Mapping[str, CostBudget], caller: str, now: float) -> CostBudget:
+        """Return a caller's bucket with the limit of this generation: it may have been made under another one."""
+        known = buckets.get(caller)
+        return CostBudget(self.together.limit, 0.0 if known is None else known.spent_at(now), now)
 
     def _dearest(self) -> Collection[JobId]:
         least = max(max(self._spent.values(), default=0) / 2, SMALL_SECONDS * 1000 * self._epochs)

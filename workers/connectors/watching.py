@@ -66,7 +66,7 @@ class Watching:
     broken: str | None = field(default=None, kw_only=True)
     waiting: str | None = field(default=None, kw_only=True)
     caller: str = field(default="", kw_only=True)
-    """Whose table it is."""
+    """The user whose table is watched."""
     _looked: threading.Event = field(default_factory=threading.Event, kw_only=True)
     _ended: threading.Event = field(default_factory=threading.Event, kw_only=True)
 

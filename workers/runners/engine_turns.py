@@ -57,7 +57,7 @@ class EngineTurns:
             began = epoch.clock()
             name, engine = choose()
             # Changes beside history are changes: its author may have it read as slowly as he likes.
-            changes = history_over or (bool(task.changed) and epoch.barrier.graph == DATABASE_GRAPH)
+            changes = history_over or bool(task.changed)
             allowed = self._limit(epoch, name, scan, changes=changes, page=not history_over)
             seconds = self.paces[name].slice_seconds(epoch.share_seconds())
             if name is Engine.SPARK and epoch.barrier.graph != DATABASE_GRAPH:
@@ -87,7 +87,7 @@ class EngineTurns:
         """Return how long changes, a page of history, or both, may take. None: for as long as they like."""
         limits = (
             self._allowed(epoch, engine, scan) if changes else None,
-            epoch.stores.page_allowed(scan.job, epoch.barrier.graph, epoch.clock()) if page else None,
+            epoch.stores.page_allowed(scan.job, epoch.clock()) if page else None,
         )
         return min((one for one in limits if one is not None), default=None)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from service.protocol.ids import DATABASE_GRAPH, JobId
+from service.protocol.ids import JobId
 from service.protocol.mutation import Mutation, StartFragmentBackfill, Throttle, Update
 from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
@@ -89,9 +89,8 @@ class HistoryScan:
     def page_permits(self, epoch: RunningEpoch) -> list[int | None]:
         """Return `permits`, of a scan whose pages the store computes: none if it is not its turn (`PageTurns`)."""
         permits = self.permits(epoch)
-        if epoch.barrier.graph != DATABASE_GRAPH or not any(allowed != 0 for allowed in permits):
-            return permits
-        return permits if epoch.stores.may_read(self.state.id, epoch.clock()) else [0] * len(permits)
+        waits = any(allowed != 0 for allowed in permits) and not epoch.stores.may_read(self.state.id, epoch.clock())
+        return [0] * len(permits) if waits else permits
 
     def actor_tasks(self, permits: Sequence[int | None]) -> tuple[ActorTask, ...]:
         """Return the task of each actor."""

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, FragmentId, GraphId, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan
 from service.protocol.report import WORK_MAX, FragmentReport, Work
@@ -60,13 +60,10 @@ class Stores:
         with self._lock:
             self.costs.took(job, round(seconds * 1000))
 
-    def page_allowed(self, job: JobId, graph: GraphId, now: float) -> float | None:
-        """Return how many seconds a page of history may take: its slice ends no page that was begun. None: any. Pages
-        that nobody else waits for are not counted.
-        """
+    def page_allowed(self, job: JobId, now: float) -> float | None:
+        """Return how many seconds a page of history may take: its slice ends no page that was begun. None: any."""
         with self._lock:
-            costs = self.costs if graph == DATABASE_GRAPH else SharedCosts(self.budget())
-            return costs.page_allowed(job, now)
+            return self.costs.page_allowed(job, now)
 
     def page_took(self, job: JobId, seconds: float, now: float) -> None:
         """Record what a page of history took."""
@@ -74,7 +71,7 @@ class Stores:
             self.costs.page_took(job, seconds, now)
 
     def may_read(self, scan: FragmentId, now: float) -> bool:
-        """Whether a scan of the database graph reads a page of its history in this epoch. See `PageTurns`."""
+        """Whether a scan reads a page of its history in this epoch. See `PageTurns`."""
         with self._lock:
             return not self.stage_timeout_ms or self.costs.pages.may_read(scan, changes=self.costs.taken(now))
 

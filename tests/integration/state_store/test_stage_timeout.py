@@ -57,7 +57,7 @@ async def test_i13_a_page_of_history_that_takes_too_long_fails_by_its_own_fault(
 
 
 def test_i13_temporary_files_of_a_stage_have_a_limit(database_url: str) -> None:
-    """Those of a view of long texts took 7 GB in 47 s. A view that exceeds it would do so again."""
+    """A view of long texts wrote 7 GB of them in 47 s. A view that exceeds the limit would do so again."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         for statement in STAGING:
             connection.execute(statement)

@@ -109,7 +109,7 @@ def test_i13_the_views_of_a_caller_take_no_more_of_an_epoch_together_than_one() 
     # Two callers would hold up everybody for twice as long, so the views of another one have a moment left.
     assert costs.allowed(JobId(9), whole, 100.0) == pytest.approx(FREE_SECONDS)
     assert costs.allowed(JobId(9), whole, 100.0, least=10) == pytest.approx(FREE_SECONDS)
-    # What ran beside is counted once.
+    # Scans that ran beside each other are counted once.
     costs.began = 80.0
     assert costs.allowed(JobId(9), whole, 100.0) == pytest.approx(12)
     costs.settle(taken, 150.0)
@@ -193,6 +193,9 @@ def test_i13_long_pages_of_a_caller_are_borne_once() -> None:
     costs.page_took(JobId(1), 23, now + 1)
     assert costs.page_allowed(JobId(1), now + 1) == PAGE_SECONDS
     assert SharedCosts(CostBudget(0)).page_allowed(JobId(1), now) is None
+    # A bucket outlasts the generation, and the parameter may have changed.
+    later = SharedCosts(CostBudget(10), callers=costs.callers, paged={"a": CostBudget(0), "b": CostBudget(30, 3, now)})
+    assert (later.page_allowed(JobId(1), now), later.page_allowed(JobId(2), now)) == (10, 9)
 
 
 def read_by(turns: PageTurns, took: dict[int, float], *, changes: float = 0.0) -> list[int]:
