@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
 
 from service.meta_store.migrate import migrate
@@ -31,11 +31,11 @@ LOCKS = Watch()
 
 def pytest_configure() -> None:
     """Say that there is no event loop yet: asked for one it was not given, asyncio 3.11 makes one nobody closes. And
-    that no example has to be quick: that would say something of the machine.
+    that neither an example nor its making has to be quick: that would say something of the machine.
     """
     asyncio.set_event_loop(None)
     LOCKS.attach()
-    settings.register_profile("tidefill", deadline=None)
+    settings.register_profile("tidefill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("tidefill")
     # The default prints the locals of every frame, which takes seconds.
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from typing_extensions import override
 
 from service.domain.graph import Inject
 from service.operations.barriers import recovery
@@ -16,6 +18,7 @@ from service.operations.sources import upkeep
 from service.operations.statements import dispatch
 from service.operations.statements.outcome import Outcome
 from service.operations.world import World
+from service.ports.signals import Topic
 from service.ports.sources import Address
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceReport
@@ -24,7 +27,7 @@ from service.protocol.report import ActorReport
 from service.sources.replication import PostgresReplication
 from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
-from tests.support.http import changed
+from tests.support.http import PatientSignals, StillClock, changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import A_TEST, NOW, WORKER, collected
 from tests.support.postgres import fresh_database
@@ -129,6 +132,36 @@ class Tables:
     create = publish = fence = roll_back = drop = hide = foreign_readers = add_column = _nothing
 
 
+_TURNING: ContextVar[bool] = ContextVar("_TURNING", default=False)
+
+
+@dataclass
+class TurnSignals(PatientSignals):
+    """A call beside which the leader takes turns looks once in a turn: its limits count turns, however long the machine
+    takes for one.
+    """
+
+    turned: asyncio.Event = field(default_factory=asyncio.Event)
+    turning: bool = False
+
+    @override
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        if self.turning and not _TURNING.get():
+            await self.turned.wait()
+        await super().wait(timeout_seconds, topic=topic, since=since)
+
+    @contextmanager
+    def turn(self) -> Generator[None]:
+        """A turn of the leader, which may wait for its own ends."""
+        before = _TURNING.set(True)
+        try:
+            yield
+        finally:
+            _TURNING.reset(before)
+            self.turned.set()
+            self.turned.clear()
+
+
 @dataclass
 class Following:
     """A leader whose worker answers what it is told to, over a real meta store and an external database."""
@@ -137,6 +170,7 @@ class Following:
     world: World
     external: External
     url: str = field(repr=False)
+    signals: TurnSignals
     reports: list[SourceReport] = field(default_factory=list[SourceReport])
     actors: list[ActorReport] = field(default_factory=list[ActorReport])
 
@@ -147,9 +181,14 @@ class Following:
     async def through(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call, and go on making barriers until that has returned."""
         task = asyncio.ensure_future(call())
-        while not task.done():
-            await self.turn()
-            await asyncio.sleep(0)  # noqa: TID251 - hands over to the call, and takes no time
+        self.signals.turning = True
+        try:
+            while not task.done():
+                with self.signals.turn():
+                    await self.turn()
+                await asyncio.sleep(0)  # noqa: TID251 - hands over to the call, and takes no time
+        finally:
+            self.signals.turning = False
         return await task
 
     async def turn(self) -> object:
@@ -191,11 +230,15 @@ class Following:
 async def following(database_url: str, external: External) -> AsyncGenerator[Following]:
     """Lead over a fresh meta store, beside an external database."""
     async with leading(database_url) as leader:
+        clock = leader.world.clock
+        assert isinstance(clock, StillClock)
+        signals = TurnSignals(clock)
         ports: dict[str, Any] = {
+            "signals": signals,
             "tables": Tables(),
             "servers": PostgresExternalServers(),
             "catalog": PostgresExternalTables(),
             "replication": PostgresReplication(),
         }
         leader.world = changed(leader.world, **ports)
-        yield Following(leader, leader.world, external, database_url)
+        yield Following(leader, leader.world, external, database_url, signals)
