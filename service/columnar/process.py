@@ -126,7 +126,8 @@ class ColumnarProcesses:
         finally:
             if process.returncode is None:
                 process.kill()
-            await process.wait()
+            # A pipe whose content nobody reads stays open for ever.
+            await process.communicate()
 
 
 async def _next(process: Process) -> tuple[Kind, bytes]:

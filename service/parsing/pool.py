@@ -140,7 +140,8 @@ async def _called(process: Process, request: bytes) -> bytes:
 async def _end(process: Process) -> None:
     if process.returncode is None:
         process.kill()
-    await process.wait()
+    # A pipe whose content nobody reads stays open for ever.
+    await process.communicate()
 
 
 def _too_long(work: Work) -> Invalid:

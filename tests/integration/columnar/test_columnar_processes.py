@@ -1,6 +1,8 @@
 """Arrow, Parquet and NDJSON bodies are read apart, whatever they unfold to (I8, I13)."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
@@ -64,11 +66,16 @@ async def test_a_body_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 async def test_what_is_not_read_to_its_end_ends_with_its_reader(tmp_path: Path) -> None:
+    """And its pipe is closed, in which more waits than is read ahead."""
     path = arrow(pa.table({"a": list(range(100_000))}), tmp_path / "body")
     async with ColumnarProcesses().opened(path, "arrow") as rows:
+        assert isinstance(rows, process.ProcessRows)
         assert await anext(rows.csv_of([column("bigint")]))
-    assert isinstance(rows, process.ProcessRows)
+        output: Any = rows.process.stdout
+        while not output._paused:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)  # noqa: TID251 - the process goes on
     assert rows.process.returncode is not None
+    assert output.at_eof()
 
 
 async def test_s9_a_row_of_many_bytes_is_handed_over_in_parts(tmp_path: Path) -> None:
