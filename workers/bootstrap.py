@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from workers.settings import Settings, read_settings
 from workers.spark.gateway import JAVA_OPTIONS
 from workers.spark.session import CONF, Session, start
 from workers.state_store.dml import DmlStore
-from workers.state_store.port import StatementBrokeError
+from workers.state_store.port import StatementBrokeError, TooSlowError
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.upkeep import PostgresUpkeep
 
@@ -217,12 +217,18 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted:
         exhausted=(exhausted and not beside) or (blamed is not None and blamed.suspect),
         beside=beside,
         too_slow=(blamed is not None and blamed.too_slow) or (broke is not None and broke.too_slow),
-        others=() if blamed is None else tuple(map(_of_another, blamed.others)),
+        others=() if blamed is None else tuple(_others(blamed, barrier)),
     )
 
 
-def _of_another(error: JobFailedError) -> JobFailure:
-    return JobFailure(job=error.job, error=error.reason, too_slow=error.too_slow)
+def _others(blamed: JobFailedError, barrier: Barrier) -> Iterator[JobFailure]:
+    """Yield the further jobs that failed, and those that would when the epoch is computed again."""
+    told = {blamed.job}
+    for one in blamed.others:
+        told.add(one.job)
+        yield JobFailure(job=one.job, error=one.reason, too_slow=one.too_slow)
+    for job in sorted(set(blamed.exceeding) - told):
+        yield JobFailure(job=job, error=str(TooSlowError(barrier.scans.timeout_ms, together=True)), too_slow=True)
 
 
 def _configure_log(settings: Settings) -> None:

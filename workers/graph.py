@@ -101,6 +101,8 @@ class GraphExecutor:
         except JobFailedError as error:
             self.explained = error.deterministic
             costs.failed(self.clock())
+            if error.deterministic:
+                error.exceeding = costs.exceeding(self.clock())
             self._find_rows(error, barrier)
             raise
         costs.settle(self.clock() - costs.began, self.clock())

@@ -100,6 +100,8 @@ class SharedCosts:
     began: float = 0.0
     """When the scans of this epoch began."""
     _epoch: Counter[JobId] = field(default_factory=Counter[JobId])
+    _least: dict[JobId, float] = field(default_factory=dict[JobId, float])
+    """The seconds that each job of this epoch may take at least, because of its engine."""
     _spent: Counter[JobId] = field(default_factory=Counter[JobId])
     _epochs: int = 0
     """How many long epochs that sum is of: those since the bucket was full."""
@@ -129,6 +131,7 @@ class SharedCosts:
         """
         if not self.together.limit:
             return None
+        self._least[job] = max(least, self._least.get(job, 0.0))
         caller, whole = self.caller(job), CostBudget(self.together.limit)
         taken = self._by_caller(self._epoch)[caller] / 1000
         if taken >= whole.limit + FREE_SECONDS:
@@ -165,6 +168,17 @@ class SharedCosts:
                 seconds += 2 * FREE_SECONDS
                 self.slow[caller] = self._bucket(self.slow, caller, now).charged(seconds, now)
 
+    def exceeding(self, now: float) -> Collection[JobId]:
+        """Return the jobs that took more of an epoch that `failed` than they may take when it is computed again: each
+        would cost one more recovery.
+        """
+        found: list[JobId] = []
+        for job, ms in self._epoch.items():
+            left = self._bucket(self.slow, self.caller(job), now).allowed(now)
+            if left is not None and ms / 1000 > max(left, FREE_SECONDS, self._least.get(job, 0.0)):
+                found.append(job)
+        return found
+
     def exceeded(self, job: JobId, now: float) -> None:
         """Record that the changes of a job took too long. Its caller has spent all, for this generation and the next
         ones: views of one caller, each slow by another row, would hold up everybody one after the other.
@@ -189,6 +203,7 @@ class SharedCosts:
             self._spent.update(self._epoch)
             self._epochs += 1
         self._epoch.clear()
+        self._least.clear()
         self.pages.settle()
         if 0 < self.together.limit <= self.together.spent:
             self.over = self._dearest()

@@ -1,7 +1,7 @@
 """Decide why an epoch failed: by a job's own fault, or by the environment."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from psycopg import errors
@@ -109,6 +109,8 @@ class JobFailedError(Exception):
         self.suspect = self.exhausted or (computing and not self.deterministic and _is_doubtful(error))
         """Whether the job fails if it does so again and again."""
         self.others: tuple[JobFailedError, ...] = ()
+        self.exceeding: Collection[JobId] = ()
+        """Further jobs for which the time is not left to compute the epoch again."""
         self.beside: tuple[JobId, ...] = ()
         """All jobs that failed with it, if it ran beside others, and one of them may be the cause."""
         self._find_key, self._row = find_key, ""

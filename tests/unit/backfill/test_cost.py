@@ -181,6 +181,20 @@ def test_i13_an_epoch_that_is_computed_again_has_the_less_left() -> None:
     assert again.allowed(JobId(2), CostBudget(30), 100.0) == 30
 
 
+def test_i13_views_for_which_nothing_is_left_are_told_with_the_one_that_failed() -> None:
+    """A view of 9 s beside one that took too long cost a second recovery, of 15 s."""
+    costs = SharedCosts(CostBudget(30), callers={JobId(3): "b"})
+    for job, least, seconds in ((1, 0.0, 9), (2, 10.0, 9), (3, 0.0, 9), (4, 0.0, 1), (5, 0.0, 13)):
+        costs.allowed(JobId(job), CostBudget(30), 100.0, least=least)
+        costs.took(JobId(job), seconds * 1000)
+    costs.exceeded(JobId(5), 100.0)
+    costs.failed(100.0)
+    # Spark's start is free for job 2, and job 3 has another caller.
+    assert costs.exceeding(100.0) == [JobId(1), JobId(5)]
+    costs.settle(41, 100.0)
+    assert costs.exceeding(100.0) == []
+
+
 def test_i13_long_pages_of_a_caller_are_borne_once() -> None:
     """64 branches of a view, whose first pages took 23 s each, delayed everybody in 64 epochs."""
     costs, now = SharedCosts(CostBudget(30), callers={JobId(1): "a", JobId(2): "b"}), 0.0

@@ -28,6 +28,7 @@ from service.protocol.mutation import Add
 from service.protocol.report import WORK_MAX, ActorReport, FragmentReport
 from tests.support.idle_spark import idle_spark
 from tests.support.state_store import relation
+from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
 from workers.graph import EPOCHS_ALONE, SEARCH_REST_SECONDS, GraphExecutor
 from workers.runners.failure import JobFailedError
 from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch, Stores
@@ -268,6 +269,30 @@ def test_i13_the_rows_that_fail_views_of_one_caller_are_searched_for_once_in_a_w
         error = caught.value
         told += [" at (id) = (1)" in one.reason for one in (error, *error.others)]
     assert told == [True, True, False, False, True, True, True, True]
+
+
+@dataclass
+class Long(Scan):
+    """A scan whose changes take 20 s of the 30 s that an epoch may take."""
+
+    @override
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        epoch.stores.took(JobId(self.target), 20)
+        return super().run(epoch)
+
+
+@pytest.mark.parametrize(("error", "further"), [(ROW, [2]), (AWAY, [])])
+def test_i13_a_view_that_has_no_time_left_leaves_with_the_one_that_failed(error: str, further: list[int]) -> None:
+    """It cost a second recovery. An error of the moment says nothing of the time that another epoch takes."""
+    executor = GraphExecutor(WorkerId("w"), idle_spark(), lambda _: Stores(nothing, nothing, None, 30_000), {})
+    executor.run(a_barrier(1, 2, initial=True))
+    executor.runners |= runners(Long(2, 1), Scan(3, 1, error))
+    barrier = a_barrier(1, 3, initial=False, scans=ScanLimits(timeout_ms=30_000))
+    with pytest.raises(JobFailedError) as caught:
+        executor.run(barrier)
+    told = failure_of(WorkerId("w"), barrier, caught.value)
+    assert told is not None
+    assert (told.job, [one.job for one in told.others], sorted(told.slow)) == (3, further, further)
 
 
 def test_i13_a_generation_computes_jobs_of_the_callers_one_by_one_that_its_first_barrier_names() -> None:
