@@ -34,6 +34,7 @@ from workers.connectors.delta_foreign import SINK, checked
 from workers.connectors.delta_shape import shape_of
 from workers.connectors.delta_upkeep import keep_up
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
+from workers.connectors.limited import half_of_memory, limited
 from workers.connectors.places import check_place
 from workers.connectors.port import GONE, KeptVersions, MovedError, RefusedTableError
 from workers.state_store.port import CLOSE, OPERATION
@@ -46,6 +47,12 @@ _PLACE: Final = "_tidefill_place"
 _MERGED_ROWS: Final = 1_000_000
 _MERGED_BYTES: Final = 128 << 20
 """The most changes that a merge takes into memory, unless one epoch has more. They are copied some times there."""
+_SMALL: Final = 256 << 20
+"""The bytes of rows of a table that is merged in this process. Another one takes a second to start."""
+_GIVEN: Final = ".given"
+"""The transaction whose version is how many bytes of rows a table was given."""
+MEMORY_MAX: Final = half_of_memory()
+"""The most bytes that a merge may allocate in a process of its own."""
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -257,7 +264,8 @@ class DeltaSink:
     ) -> None:
         """Make files part of the table, or all of it, by one commit."""
         actions: list[AddAction | RemoveAction] = [self._added(note) for note in notes]
-        table.create_write_transaction(actions, mode, table.schema(), commit_properties=self.said(*said))
+        given = self._given(None if mode == "overwrite" else table, notes)
+        table.create_write_transaction(actions, mode, table.schema(), commit_properties=self.said(*said, given))
 
     def _added(self, note: Note) -> AddAction:
         """Return the action that makes a file part of the table. Raises FileNotFoundError if somebody removed it."""
@@ -266,7 +274,27 @@ class DeltaSink:
         return AddAction(note.path, note.size, values, modified, data_change=True, stats=stats)
 
     def merge(self, table: DeltaTable, epoch: int, notes: Sequence[Note], *also: Transaction) -> None:
-        """Merge the changes of some epochs, of each key the last one."""
+        """Merge the changes of some epochs, of each key the last one. A merge unpacks the rows of all files that it
+        touches, which may take more memory than the worker has.
+
+        Raises RefusedTableError if that takes more than half of the memory there is.
+        """
+        given = self._given(table, notes)
+        said = [Transaction(self.options.app, epoch), *also, *self.untouched(table), given]
+        if given.version <= _SMALL:
+            self.merge_here(table, notes, said)
+            return
+        here, pickled = (self.options, self.relation, self.generation), [(one.app_id, one.version) for one in said]
+        try:
+            limited(MEMORY_MAX, None, _merge_apart, here, table.version(), notes, pickled)
+        except MemoryError:
+            raise RefusedTableError(
+                f"a commit of changes takes more than {MEMORY_MAX >> 20} MB of memory: with partitions (partition_by)"
+                " it touches fewer rows"
+            ) from None
+
+    def merge_here(self, table: DeltaTable, notes: Sequence[Note], said: Sequence[Transaction]) -> None:
+        """Merge the changes in this process."""
         key = self.options.key
         # Without parentheses, delta-rs takes the next condition for a part of the second value.
         same = " and ".join(f"({_of('t', one)} is not distinct from {_of('s', one)})" for one in key)
@@ -275,11 +303,19 @@ class DeltaSink:
             same,
             source_alias="s",
             target_alias="t",
-            commit_properties=self.said(Transaction(self.options.app, epoch), *also, *self.untouched(table)),
+            commit_properties=self.said(*said),
         )
         gone = _of("s", GONE)
         merge = merge.when_matched_delete(gone).when_matched_update_all(f"not {gone}", except_cols=[GONE])
         merge.when_not_matched_insert_all(f"not {gone}", except_cols=[GONE]).execute()
+
+    def _given(self, table: DeltaTable | None, notes: Sequence[Note]) -> Transaction:
+        """Return how many bytes of rows a table has been given with these. That of an earlier release is large."""
+        app = f"{self.options.app}{_GIVEN}"
+        before = 0 if table is None else table.transaction_version(app)
+        if before is None:
+            before = _SMALL if table is not None and table.file_uris() else 0
+        return Transaction(app, before + sum(note.memory for note in notes) + 1)
 
     def untouched(self, table: DeltaTable) -> Sequence[Transaction]:
         """Return what a commit says of the versions before it. Raises RefusedTableError if another program has changed
@@ -302,6 +338,14 @@ class DeltaSink:
                 if f"{self.options.location}/{note.path}" not in table:
                     self.files.remove(note.path)
         self.files.remove_folder(folder)
+
+
+def _merge_apart(
+    of: tuple[DeltaOptions, Relation, Generation], version: int, notes: Sequence[Note], said: Sequence[tuple[str, int]]
+) -> None:
+    sink = DeltaSink(*of)
+    with in_a_line():
+        sink.merge_here(delta_table(sink.options, version), notes, [Transaction(*one) for one in said])
 
 
 def _portions(notes: Iterable[Note]) -> Iterator[Sequence[Note]]:

@@ -23,7 +23,7 @@ from tests.support.lakes import SECRET, Lake, bucket, expand, folder, object_sto
 from workers.connectors import delta_files, delta_shape, deltalake
 from workers.connectors.delta_files import Files
 from workers.connectors.deltalake import DeltaSink
-from workers.connectors.port import RefusedRowError
+from workers.connectors.port import RefusedRowError, RefusedTableError
 from workers.runners.failure import explain
 from workers.state_store.port import CLOSE, LIVE, OPERATION, PAGE
 
@@ -115,7 +115,11 @@ def test_i14_an_epoch_is_delivered_once_it_is_committed_and_once(lake: Lake) -> 
     assert table.version == version
 
 
-def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(lake: Lake) -> None:
+@pytest.mark.parametrize("small", [256 << 20, 0], ids=["here", "apart"])
+def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(
+    lake: Lake, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deltalake, "_SMALL", small)
     table = Table(lake)
     sink = table.begin(0)
     prepare(sink, 2, (LIVE, 1, "a"), (LIVE, 2, "b"), (LIVE, None, "n"))
@@ -159,6 +163,23 @@ def test_i13_changes_of_large_values_are_merged_in_portions(lake: Lake, monkeypa
     sink.commit(Epoch(7))
     assert [key for key, _ in table.rows] == [2, 3, 4, 5, 6, 7]
     assert table.version == before + 3
+
+
+def test_i13_a_merge_of_a_large_table_has_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 GB of rows, which have a few megabytes on disk, took the worker 8 GB."""
+    monkeypatch.setattr(deltalake, "MEMORY_MAX", 600 << 20)
+    table = Table(folder(tmp_path))
+    sink = table.begin(0)
+    prepare(sink, 2, *((PAGE, key, "x" * (1 << 20)) for key in range(300)))
+    sink.commit(Epoch(2))
+    prepare(sink, 3, (CLOSE, 7, "x"), (LIVE, 7, "y"))
+    before = table.version
+    with pytest.raises(RefusedTableError, match="more than 600 MB of memory: with partitions"):
+        sink.commit(Epoch(3))
+    assert table.version == before
+    monkeypatch.setattr(deltalake, "MEMORY_MAX", 4 << 30)
+    sink.commit(Epoch(3))
+    assert (len(table.rows), (7, "y") in table.rows, table.version) == (300, True, before + 1)
 
 
 def test_i13_the_log_of_a_target_is_read_within_limits_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
