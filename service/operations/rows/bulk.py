@@ -34,6 +34,8 @@ _READ_BYTES: Final = 1 << 18
 _BODY: Final = "tidefill-load-"
 """How the name of a body's file begins."""
 _ROW: Final = re.compile(r"row ([1-9][0-9]*)")
+ROW_BYTES: Final = 36
+"""Bytes of a row in the staging table beside its values: header, line pointer and number."""
 _NAMED_MAX: Final = 20
 """The maximum number of columns that an error names."""
 """Postgres's own limit. Without it, a header or an Arrow schema with very many columns would block the event loop."""
@@ -60,6 +62,7 @@ class Body:
     form: Form
     path: Path
     digest: bytes
+    size: int = 0
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the bytes in order."""
@@ -118,7 +121,7 @@ async def received(
             await asyncio.to_thread(file.flush)
         except OSError as error:
             raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
-        yield Body(form, Path(file.name), digest.digest())
+        yield Body(form, Path(file.name), digest.digest(), held.size)
 
 
 def remove_abandoned() -> None:
@@ -153,14 +156,29 @@ async def load(
     Invalid with row and column.
     """
     relation = await table_called(world, name)
-    async with (
-        opened(world.loading.columnar, body, chosen(relation, names)) as (columns, chunks),
-        aclosing(chunks) as closing,
-    ):
-        try:
-            return await dml.bulk_load(world, relation, columns, closing, asked_by=asked_by, claim=claim)
-        except Invalid as error:
-            raise await _with_line(world, error, body) from error
+    with Kept(world.loading.spool, asked_by.actor) as kept:
+        async with (
+            opened(world.loading.columnar, body, chosen(relation, names)) as (columns, chunks),
+            aclosing(chunks) as closing,
+            aclosing(_counted(closing, body.size, kept.take)) as counted,
+        ):
+            try:
+                return await dml.bulk_load(world, relation, columns, counted, asked_by=asked_by, claim=claim)
+            except Invalid as error:
+                raise await _with_line(world, error, body) from error
+
+
+async def _counted(chunks: AsyncIterator[bytes], free: int, take: Callable[[int], None]) -> AsyncGenerator[bytes]:
+    """Yield rows of CSV, and take the bytes by which they are larger in the staging table than the `free` ones of the
+    body: 450 MB of line breaks were 5.5 GB there, and a few kilobytes of Parquet are as many rows as one likes.
+    """
+    left = free
+    async for chunk in chunks:
+        left -= len(chunk) + ROW_BYTES * chunk.count(b"\n")
+        if left < 0:
+            take(-left)
+            left = 0
+        yield chunk
 
 
 async def _with_line(world: World, error: Invalid, body: Body) -> Invalid:

@@ -429,6 +429,19 @@ async def test_s9_files_of_bodies_are_bounded_together() -> None:
     assert (spool.taken, spool.held) == (0, {})
 
 
+async def test_s9_rows_are_counted_by_what_they_take_in_the_staging_table(
+    stores: PostgresStores, staging: PostgresStaging
+) -> None:
+    """450 MB of line breaks were 5.5 GB there."""
+    spool = Spool(bytes_max=600)
+    async with doors(stores, staging=staging, spool=spool) as loading:
+        body = HEAD + b"1,,,\n" * 10
+        refusal = await loading.post("/v1/relations/t/rows", content=body, headers=CSV)
+        # 50 bytes and 10 rows, less the body.
+        assert (refusal.status_code, "more than half of the 600 bytes" in refusal.json()["detail"]) == (422, True)
+        assert (spool.taken, await nothing_waits(stores), await staging.unheld()) == (0, True, [])
+
+
 async def test_a10_bodies_of_one_caller_leave_space_for_those_of_others() -> None:
     """A body that comes slowly, after it was large, would hold the files of all others up for an hour (I13)."""
     spool = Spool(bytes_max=100)
