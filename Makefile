@@ -71,7 +71,7 @@ REST := --ignore=tests/e2e --ignore=tests/attacks --ignore=tests/soak tests
 # $(call part,MARKERS,WHERE): a part only imports the tests that may be its own. WHERE may have `--half`, for every other
 # file: tests that share a service wait for it most of the time, so two services serve them side by side.
 part = $(BIN)/pytest --junitxml=$(DURATIONS)/$@.xml -m "$(QUICK) and $(1)" $(2)
-PARTS := shared-1 shared-2 databases own others-1 others-2 types
+PARTS := shared-1 shared-2 databases-1 databases-2 own others-1 others-2 types
 .PHONY: $(PARTS)
 
 # Three parts at a time, which two cores can serve: with more, each test takes so long that its limits end it. What a part
@@ -88,8 +88,8 @@ shared-1: $(PREPARED)
 shared-2: $(PREPARED)
 	$(call part,e2e and not own_service,--half 2 $(WHOLE))
 
-databases: $(STAMP)
-	$(call part,not e2e and postgres and not spark,$(REST))
+databases-1 databases-2: $(STAMP)
+	$(call part,not e2e and postgres and not spark,--half $(subst databases-,,$@) $(REST))
 
 own: $(PREPARED)
 	$(call part,own_service,tests/e2e)

@@ -82,6 +82,7 @@ async def test_history_is_read_again_after_a_log_that_came_late_once(
             world.close()
 
 
+@pytest.mark.soak
 async def test_history_is_read_while_the_slot_takes_long_to_be_moved(
     started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ async def test_history_is_read_while_the_slot_takes_long_to_be_moved(
             world.close()
 
 
+@pytest.mark.soak
 async def test_the_second_look_of_an_epoch_is_waited_for_longer_each_time(
     started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +286,7 @@ async def test_the_rows_of_a_table_that_broke_are_not_decoded(
         assert world.collected.of(SourceReport)[0].changes < 400
 
 
+@pytest.mark.soak
 async def test_every_part_may_ask_where_its_keys_lie(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch may ask for as many parts as a large transaction has, however many these are."""
     regions = Session.regions

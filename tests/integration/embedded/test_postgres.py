@@ -164,6 +164,7 @@ def test_a_second_service_on_the_same_directory_is_refused(postgres: EmbeddedPos
     psycopg.connect(url).close()
 
 
+@pytest.mark.soak
 def test_a_server_that_outlived_its_service_is_replaced(postgres: EmbeddedPostgres, data_dir: Path) -> None:
     _killed_service(data_dir)
     orphan = _servers(data_dir)
@@ -272,6 +273,7 @@ def test_a_start_that_fails_says_why_and_lets_go(data_dir: Path) -> None:
     server.stop()
 
 
+@pytest.mark.soak
 def test_a_port_taken_since_last_time_is_given_up(postgres: EmbeddedPostgres, data_dir: Path) -> None:
     other = EmbeddedPostgres(data_dir / "other")
     (data_dir / "postgres").mkdir()
@@ -304,6 +306,7 @@ def test_a_directory_closed_to_the_server_is_left_for_one_that_is_not(
         server.start()
 
 
+@pytest.mark.soak
 def test_programs_the_account_cannot_enter_are_copied(
     postgres: EmbeddedPostgres, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
