@@ -100,7 +100,7 @@ class GraphExecutor:
             reports = run_all(self.runners, epoch, None if self.alone or self.threads is None else self.threads.map)
         except JobFailedError as error:
             self.explained = error.deterministic
-            costs.failed(self.clock())
+            costs.failed([one.job for one in (error, *error.others)], self.clock())
             if error.deterministic:
                 error.exceeding = costs.exceeding(self.clock())
             self._find_rows(error, barrier)

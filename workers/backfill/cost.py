@@ -160,12 +160,16 @@ class SharedCosts:
         """Return how many seconds of this epoch its scans took. Scans that run beside each other are counted once."""
         return min(now - self.began, self._epoch.total() / 1000 + self.pages.taken)
 
-    def failed(self, now: float) -> None:
-        """End an epoch that failed, and is computed again: its callers have the less left for that."""
+    def failed(self, jobs: Collection[JobId], now: float) -> None:
+        """End an epoch in which these jobs failed, and that is computed again: its callers have the less left for that.
+
+        Those of the jobs have nothing free, neither now nor then: both times together take no more than one may.
+        Others are charged as for any epoch, because views of others that fail again and again must not drive them out.
+        """
+        at_fault = {self.caller(job) for job in jobs}
         for caller, ms in self._by_caller(self._epoch).items():
             if (seconds := ms / 1000) > FREE_SECONDS:
-                # Both times together take no more than one may. So nothing is free, neither now nor then.
-                seconds += 2 * FREE_SECONDS
+                seconds += 2 * FREE_SECONDS if caller in at_fault else 0
                 self.slow[caller] = self._bucket(self.slow, caller, now).charged(seconds, now)
 
     def exceeding(self, now: float) -> Collection[JobId]:

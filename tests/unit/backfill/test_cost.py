@@ -175,10 +175,25 @@ def test_i13_an_epoch_that_is_computed_again_has_the_less_left() -> None:
     costs = SharedCosts(CostBudget(30), callers={JobId(1): "a", JobId(2): "b"})
     costs.took(JobId(1), 22_000)
     costs.took(JobId(2), 1000)
-    costs.failed(100.0)
+    costs.failed([JobId(1)], 100.0)
     again = SharedCosts(CostBudget(30), callers=costs.callers, slow=costs.slow)
     assert again.allowed(JobId(1), CostBudget(30), 100.0) == 30 - 22
     assert again.allowed(JobId(2), CostBudget(30), 100.0) == 30
+
+
+def test_i13_failing_views_of_others_drive_nobody_out() -> None:
+    """A view of 6 s an epoch would have left, or failed, because of four failures in 66 s."""
+    slow = dict[str, CostBudget]()
+    for epoch in range(4):
+        now = 100.0 + 22 * epoch
+        costs = SharedCosts(CostBudget(30), callers={JobId(1): "a", JobId(2): "b"}, slow=slow)
+        costs.took(JobId(1), 6000)
+        costs.failed([JobId(2)], now)
+        assert costs.exceeding(now) == []
+        again = SharedCosts(CostBudget(30), callers=costs.callers, slow=slow)
+        assert (again.allowed(JobId(1), CostBudget(30), now) or 0) > 6
+        again.took(JobId(1), 6000)
+        again.settle(6, now)
 
 
 def test_i13_views_for_which_nothing_is_left_are_told_with_the_one_that_failed() -> None:
@@ -188,7 +203,7 @@ def test_i13_views_for_which_nothing_is_left_are_told_with_the_one_that_failed()
         costs.allowed(JobId(job), CostBudget(30), 100.0, least=least)
         costs.took(JobId(job), seconds * 1000)
     costs.exceeded(JobId(5), 100.0)
-    costs.failed(100.0)
+    costs.failed([JobId(5)], 100.0)
     # Spark's start is free for job 2, and job 3 has another caller.
     assert costs.exceeding(100.0) == [JobId(1), JobId(5)]
     costs.settle(41, 100.0)
