@@ -35,6 +35,7 @@ from workers.runners.port import Stores
 from workers.settings import Settings, read_settings
 from workers.spark.gateway import JAVA_OPTIONS
 from workers.spark.session import CONF, Session, start
+from workers.state_store.connections import KEPT_BY_WORKER, keep
 from workers.state_store.dml import DmlStore
 from workers.state_store.port import StatementBrokeError, TooSlowError
 from workers.state_store.postgres import PostgresStore
@@ -55,6 +56,7 @@ def main() -> None:
     settings = read_settings()
     _configure_log(settings)
     worker = WorkerId(settings.worker_id or str(uuid.uuid4()))  # noqa: TID251 - identities are made in bootstrap
+    keep(KEPT_BY_WORKER)
     session = start(settings.spark_master, settings.spark_conf)
     warm(session.spark, session.parallelism)
     agent = _agent(settings, worker, session)

@@ -49,10 +49,12 @@ _TEMPORARY: Final = (
 """Only a superuser may limit the temporary files of a session. A view of texts wrote 7 GB of them in 47 s."""
 STAGING: Final = (*_READING, *_BOUNDED, _TEMPORARY)
 
-KEPT: Final = 32
-"""Maximum of cached connections in one process: the five purposes, for the database graph and a few others. The worker
-itself has three for each actor that copies.
+KEPT: Final = 8
+"""Maximum of cached connections in a process of tasks: the five purposes, and a few of another graph. Spark has a
+handful of such processes, and those of 16 sinks kept all 200 connections of the server.
 """
+KEPT_BY_WORKER: Final = 32
+"""The same in the worker itself, which has three for each actor that copies."""
 
 Purpose = tuple[int, str, str, tuple[str, ...]]
 """Process id, driver and URL, session name without the generation, and setup statements."""
@@ -60,6 +62,13 @@ Purpose = tuple[int, str, str, tuple[str, ...]]
 _open: list[tuple[Purpose, str, Any]] = []
 """The idle connections with their session names, the least recently used first."""
 _lock = threading.Lock()
+_kept = KEPT
+
+
+def keep(connections: int) -> None:
+    """Keep so many idle connections in this process."""
+    global _kept  # noqa: PLW0603 - the connections are those of the process
+    _kept = connections
 
 
 GRACE_SECONDS: Final = 5.0
@@ -137,7 +146,7 @@ def _keep(purpose: Purpose, name: str, connection: Any) -> None:
     with _lock:
         _open.append((purpose, name, connection))
         mine = [place for place, (kept, _, _) in enumerate(_open) if kept[0] == purpose[0]]
-        last = _open.pop(mine[0]) if len(mine) > KEPT else None
+        last = _open.pop(mine[0]) if len(mine) > _kept else None
     if last is not None:
         last[2].close()
 
