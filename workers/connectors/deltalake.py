@@ -11,16 +11,17 @@ prepared and committed, and then marks its beginning: what is prepared under an 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Final, Literal
+from subprocess import TimeoutExpired
+from threading import BoundedSemaphore
+from typing import Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -29,6 +30,7 @@ from service.protocol import delta
 from service.protocol.delta import DeltaOptions, DeltaPlace
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation, RelationKind
+from workers.connectors.delta_changes import MERGED_BYTES, net, portions
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
 from workers.connectors.delta_foreign import SINK, checked
 from workers.connectors.delta_shape import shape_of
@@ -37,22 +39,21 @@ from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in
 from workers.connectors.limited import half_of_memory, limited
 from workers.connectors.places import check_place
 from workers.connectors.port import GONE, KeptVersions, MovedError, RefusedTableError
-from workers.state_store.port import CLOSE, OPERATION
 
 _BEGAN: Final = "began"
 _OWNER: Final = "tidefill.owner"
 """The transaction whose version says which app writes the changes of a table, alone."""
 _NOBODY: Final = 0
-_PLACE: Final = "_tidefill_place"
-_MERGED_ROWS: Final = 1_000_000
-_MERGED_BYTES: Final = 128 << 20
-"""The most changes that a merge takes into memory, unless one epoch has more. They are copied some times there."""
-_SMALL: Final = 256 << 20
+_SMALL: Final = 64 << 20
 """The bytes of rows of a table that is merged in this process. Another one takes a second to start."""
+_HERE, _APART = BoundedSemaphore(2), BoundedSemaphore(2)
+"""How many tables are merged at a time. Eight large ones took all memory of a machine."""
 _GIVEN: Final = ".given"
 """The transaction whose version is how many bytes of rows a table was given."""
-MEMORY_MAX: Final = half_of_memory()
-"""The most bytes that a merge may allocate in a process of its own."""
+MEMORY_MAX: Final = half_of_memory() // 2
+"""The most bytes that a merge may allocate in a process of its own, of two."""
+_SECONDS_MAX: Final = 3600.0
+"""Nothing else ends the merge of a sink that was dropped."""
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -222,8 +223,14 @@ class DeltaSink:
         folder = f"{staged}/{max(_numbers(self.files, f'{staged}/{_BEGAN}'), default=0)}"
         epochs = [one for one in _numbers(self.files, folder) if consumed < one <= upto]
         notes = [note for epoch in epochs for note in notes_in(self.files, folder, epoch) if note.merged]
+        if (waiting := sum(note.memory for note in notes)) > MERGED_BYTES:
+            # Those of an hour took 18 GB.
+            raise RefusedTableError(
+                f"{waiting >> 20} MB of changes wait for the next commit (commit_interval), and {MERGED_BYTES >> 20} MB"
+                " may be looked at: verify the view after it"
+            )
         try:
-            changes = _net(self.files, notes, self.options.key) if notes else None
+            changes = net(self.files, notes, self.options.key) if notes else None
         except FileNotFoundError:
             changes = None
         if consumed > upto or self.consumed_upto(delta_table(self.options)) != consumed:
@@ -246,7 +253,7 @@ class DeltaSink:
         notes = chain.from_iterable(notes_in(self.files, folder, epoch) for epoch in epochs if epoch > consumed)
         for merged, some in groupby(notes, key=lambda note: note.merged):
             commit = self.merge if merged else self._append
-            for together in _portions(some) if merged else [list(some)]:
+            for together in portions(some) if merged else [list(some)]:
                 commit(delta_table(self.options), together[-1].epoch, together)
         for epoch in epochs:
             self.files.remove_folder(f"{folder}/{epoch}")
@@ -277,16 +284,20 @@ class DeltaSink:
         """Merge the changes of some epochs, of each key the last one. A merge unpacks the rows of all files that it
         touches, which may take more memory than the worker has.
 
-        Raises RefusedTableError if that takes more than half of the memory there is.
+        Raises RefusedTableError if that takes more than a quarter of the memory there is, or longer than an hour.
         """
         given = self._given(table, notes)
         said = [Transaction(self.options.app, epoch), *also, *self.untouched(table), given]
         if given.version <= _SMALL:
-            self.merge_here(table, notes, said)
+            with _HERE:
+                self.merge_here(table, notes, said)
             return
         here, pickled = (self.options, self.relation, self.generation), [(one.app_id, one.version) for one in said]
         try:
-            limited(MEMORY_MAX, None, _merge_apart, here, table.version(), notes, pickled)
+            with _APART:
+                limited(MEMORY_MAX, _SECONDS_MAX, _merge_apart, here, table.version(), notes, pickled)
+        except TimeoutExpired:
+            raise RefusedTableError(f"a commit of changes takes more than {_SECONDS_MAX:.0f} s") from None
         except MemoryError:
             raise RefusedTableError(
                 f"a commit of changes takes more than {MEMORY_MAX >> 20} MB of memory: with partitions (partition_by)"
@@ -299,7 +310,7 @@ class DeltaSink:
         # Without parentheses, delta-rs takes the next condition for a part of the second value.
         same = " and ".join(f"({_of('t', one)} is not distinct from {_of('s', one)})" for one in key)
         merge = table.merge(
-            _net(self.files, notes, key),
+            net(self.files, notes, key),
             same,
             source_alias="s",
             target_alias="t",
@@ -348,21 +359,6 @@ def _merge_apart(
         sink.merge_here(delta_table(sink.options, version), notes, [Transaction(*one) for one in said])
 
 
-def _portions(notes: Iterable[Note]) -> Iterator[Sequence[Note]]:
-    """Divide the changes of many epochs, as after an outage, into those of some epochs each."""
-    portion: list[Note] = []
-    for _, some in groupby(notes, key=lambda note: note.epoch):
-        epoch = list(some)
-        both = [*portion, *epoch]
-        rows, memory = sum(note.rows for note in both), sum(note.memory for note in both)
-        if portion and (rows > _MERGED_ROWS or memory > _MERGED_BYTES):
-            yield portion
-            both = epoch
-        portion = both
-    if portion:
-        yield portion
-
-
 def _options(options: Mapping[str, str], relation: Relation) -> DeltaOptions:
     return delta.read(options, relation.delivered, [part.name for part in relation.key])
 
@@ -374,22 +370,3 @@ def _numbers(files: Files, folder: str) -> list[int]:
 
 def _of(alias: str, column: str) -> str:
     return f'{alias}."{column.replace(chr(34), chr(34) * 2)}"'
-
-
-def _net(files: Files, notes: Sequence[Note], key: Sequence[str]) -> pa.Table:
-    """Return the last change of each key, of files in the order of their epochs."""
-    ordered: list[pa.Table] = []
-    for _, some in groupby(notes, key=lambda note: note.epoch):
-        changes = pa.concat_tables([files.table(note.path) for note in some])
-        # In one epoch, what ended comes before what began.
-        closes = _closes(changes)
-        ordered += [changes.filter(closes), changes.filter(pc.invert(closes))]
-    changes = pa.concat_tables(ordered)
-    place = pa.array(range(changes.num_rows), pa.int64())
-    groups = changes.select(list(key)).append_column(_PLACE, place).group_by(list(key)).aggregate([(_PLACE, "max")])
-    last = changes.take(groups.column(f"{_PLACE}_max"))
-    return last.drop_columns([OPERATION]).append_column(GONE, _closes(last))
-
-
-def _closes(changes: pa.Table) -> Any:
-    return pc.equal(changes.column(OPERATION), pa.scalar(CLOSE, pa.int8()))

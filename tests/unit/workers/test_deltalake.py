@@ -20,7 +20,7 @@ from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import Epoch, Generation, RelationId
 from service.protocol.relation import Relation, RelationKind
 from tests.support.lakes import SECRET, Lake, bucket, expand, folder, object_store
-from workers.connectors import delta_files, delta_shape, deltalake
+from workers.connectors import delta_changes, delta_files, delta_shape, deltalake
 from workers.connectors.delta_files import Files
 from workers.connectors.deltalake import DeltaSink
 from workers.connectors.port import RefusedRowError, RefusedTableError
@@ -134,7 +134,7 @@ def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(
 
 def test_i13_changes_of_an_outage_are_merged_in_portions(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that had waited was taken into the worker's memory at once."""
-    monkeypatch.setattr(deltalake, "_MERGED_ROWS", 3)
+    monkeypatch.setattr(delta_changes, "MERGED_ROWS", 3)
     table = Table(lake)
     sink = table.begin(0)
     prepare(sink, 2, (LIVE, 1, "a"), (LIVE, 2, "b"))
@@ -154,7 +154,7 @@ def test_i13_changes_of_an_outage_are_merged_in_portions(lake: Lake, monkeypatch
 
 def test_i13_changes_of_large_values_are_merged_in_portions(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gigabyte of rows, which has 50 MB on disk, took 4.5 GB of memory."""
-    monkeypatch.setattr(deltalake, "_MERGED_BYTES", 5000)
+    monkeypatch.setattr(delta_changes, "MERGED_BYTES", 5000)
     table = Table(lake)
     sink = table.begin(0)
     for epoch in range(2, 8):
@@ -163,6 +163,18 @@ def test_i13_changes_of_large_values_are_merged_in_portions(lake: Lake, monkeypa
     sink.commit(Epoch(7))
     assert [key for key, _ in table.rows] == [2, 3, 4, 5, 6, 7]
     assert table.version == before + 3
+
+
+def test_i13_many_pending_changes_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verification of a view whose changes of an hour waited took the worker 18 GB."""
+    sink = Table(folder(tmp_path)).begin(0)
+    prepare(sink, 2, (LIVE, 1, "a"), (LIVE, 2, "b"))
+    _, changes = sink.pending(Epoch(2))
+    assert changes is not None
+    assert changes.num_rows == 2
+    monkeypatch.setattr(deltalake, "MERGED_BYTES", 10)
+    with pytest.raises(RefusedTableError, match=r"wait for the next commit \(commit_interval\)"):
+        sink.pending(Epoch(2))
 
 
 def test_i13_a_merge_of_a_large_table_has_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
