@@ -5,11 +5,10 @@ Next: `service.serving.user_query`, which confines the statement.
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -18,6 +17,7 @@ from psycopg.pq.abc import PGresult
 
 from service.domain.errors import TooLarge
 from service.domain.quotas import Bound
+from service.domain.uploading import Kept, Spool
 from service.ports.state_store import QueryResult
 from service.serving.connections import CONNECT_SECONDS, Connection, Pool
 from service.serving.json_values import Convert, converter, is_array
@@ -34,7 +34,9 @@ _FETCH_BYTES: Final = 4 << 20
 _SLICE_VALUES: Final = 5_000
 """The number of values that are converted by one call, in a few milliseconds."""
 _LARGE_BYTES: Final = 1 << 20
-"""The size above which a result counts as large. Few large results may be read concurrently."""
+"""The size above which a result counts as large. Large results may have some bytes together while they are read."""
+_LARGE_RESULTS: Final = 4
+"""How many results of the largest size that is. As places, three callers kept them by one slow query each."""
 
 LINGER_SECONDS: Final = 2.0
 _RUNS: Final = (
@@ -53,8 +55,6 @@ class ReaderLimits:
     queries_max: int = 8
     waiting_max: int = 100
     wait_seconds: float = CONNECT_SECONDS
-    large_max: int = 3
-    """Each caller has one of them, as long as its query runs."""
 
 
 _LIMITS: Final = ReaderLimits()
@@ -75,7 +75,9 @@ class PostgresReader:
         """Whose share of the places its calls take: that of the service itself, without a caller."""
         self.lingering = set[asyncio.Task[None]]()
         """Each keeps a place of a query that could not be stopped."""
-        self._large = Turns("large results", running=limits.large_max, waiting=limits.queries_max, each=1)
+        name = f"{_LARGE_RESULTS} * TIDEFILL_RESULT_BYTES_MAX"
+        self.large = Spool(_LARGE_RESULTS * limits.bytes_max, name, "large results that are being read")
+        """The bytes of large results, by caller."""
         self._converting = asyncio.Lock()
         """Held for each portion of a large result: a thread that converts takes the interpreter from the event loop."""
 
@@ -99,11 +101,10 @@ class PostgresReader:
         bound = own if quota is None or own.value <= quota.value else quota
         async with (
             self._place(pool) as left,
-            AsyncExitStack() as held,
             reading(pool, sql, timeout_ms=timeout_ms, left=left) as conn,
         ):
-            enter_large = partial(held.enter_async_context, self._large.turn(self.caller))
-            rows, result = await self._rows(conn, row_limit + 1, bound, enter_large)
+            with Kept(self.large, self.caller) as kept:
+                rows, result = await self._rows(conn, row_limit + 1, bound, kept)
             columns = await _columns(conn, result)
         return QueryResult(columns, tuple(rows[:row_limit]), truncated=len(rows) > row_limit)
 
@@ -137,11 +138,10 @@ class PostgresReader:
                     lingering.add_done_callback(self.lingering.discard)
 
     async def _rows(
-        self, conn: Connection, wanted: int, bound: Bound, enter_large: Callable[[], Awaitable[None]]
+        self, conn: Connection, wanted: int, bound: Bound, kept: Kept
     ) -> tuple[list[tuple[Any, ...]], PGresult]:
-        """Return at most `wanted` rows and a result that describes them. Raises TooLarge if they exceed `bound`.
-
-        A large result enters the limit on large results with `enter_large` before it is converted.
+        """Return at most `wanted` rows and a result that describes them. Raises TooLarge if they exceed `bound`, and
+        what `Spool.check` raises if they are large.
         """
         rows: list[tuple[Any, ...]] = []
         size, large, count = 0, False, min(wanted, 1)
@@ -153,9 +153,7 @@ class PostgresReader:
                 raise _too_large(bound) from None
             found = None if large else await _converted(conn, result, min(_LARGE_BYTES, bound.value) - size)
             if found is None:
-                if not large:
-                    await enter_large()
-                    large = True
+                large = True
                 async with self._converting:
                     found = await _converted(conn, result, bound.value - size)
             if found is None:
@@ -163,6 +161,8 @@ class PostgresReader:
             portion, more = found
             rows += portion
             size += more
+            if large:
+                kept.take(size - kept.size)
             if result.ntuples < count or len(rows) >= wanted:
                 return rows, result
             count = _next_count(wanted - len(rows), width=size // len(rows), values=result.nfields)

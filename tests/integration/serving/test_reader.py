@@ -178,7 +178,7 @@ async def test_i13_a_large_value_waits_for_its_turn_before_it_is_converted(
     # The others have their rows when their sessions wait for the next command.
     fetched = f"select pid {FETCHING} and state = 'idle in transaction' and datname = current_database()"
     async with open_reader_pool(store.logins.reader_url, size=3) as pool:
-        reader = PostgresReader(pool, limits=ReaderLimits(large_max=1))
+        reader = PostgresReader(pool)
         large = "select repeat('x', 2000000)"
         running = [asyncio.create_task(reader.query(large, row_limit=1, timeout_ms=60_000)) for _ in range(3)]
         try:
@@ -189,6 +189,25 @@ async def test_i13_a_large_value_waits_for_its_turn_before_it_is_converted(
         finally:
             going_on.set()
         assert [found.rows for found in await asyncio.gather(*running)] == [(("x",),)] * len(running)
+
+
+async def test_i13_large_results_have_some_bytes_together_and_no_places(store: Store) -> None:
+    """Three callers, each with a large row and a slow one behind it, let the SELECTs of all others fail."""
+    slow = "select repeat('x', 3000000) union all select (select count(*) from generate_series(1, 100000000000))::text"
+    large = "select repeat('x', 1250000) from generate_series(1, {})"
+    async with open_reader_pool(store.logins.reader_url, size=8) as pool:
+        reader = PostgresReader(pool, limits=ReaderLimits(bytes_max=4_000_000))
+        running = [asyncio.create_task(reader.of(one).query(slow, row_limit=9, timeout_ms=60_000)) for one in "abc"]
+        while reader.large.taken < 9_000_000:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)  # noqa: TID251 - the others run
+        found = await reader.of("d").query(large.format(2), row_limit=9, timeout_ms=60_000)
+        assert len(found.rows) == 2
+        with pytest.raises(Unavailable, match="large results that are being read of this caller hold"):
+            await reader.of("d").query(large.format(3), row_limit=9, timeout_ms=60_000)
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert (reader.large.taken, reader.large.held) == (0, {})
 
 
 async def test_s6_queries_wait_for_a_connection_and_too_many_are_refused(store: Store, reader_pool: Pool) -> None:
