@@ -26,7 +26,7 @@ from service.operations.world import World
 from service.ports.audit import Asker
 from service.ports.columnar import ColumnarBodies, FileForm
 from service.ports.records import Claim
-from service.protocol.columns import Column
+from service.protocol.columns import Column, TypeName
 from service.protocol.relation import COLUMNS_MAX, Relation, RelationKind
 from service.turns import Turns
 
@@ -36,6 +36,15 @@ _BODY: Final = "tidefill-load-"
 _ROW: Final = re.compile(r"row ([1-9][0-9]*)")
 ROW_BYTES: Final = 36
 """Bytes of a row in the staging table beside its values: header, line pointer and number."""
+_WIDTHS: Final[Mapping[TypeName, int]] = MappingProxyType(
+    {
+        **dict.fromkeys((TypeName.INTEGER, TypeName.REAL, TypeName.DATE), 4),
+        **dict.fromkeys((TypeName.BIGINT, TypeName.DOUBLE, TypeName.TIME, TypeName.TIMESTAMP, TypeName.TIMESTAMPTZ), 8),
+        **dict.fromkeys((TypeName.INTERVAL, TypeName.UUID), 16),
+    }
+)
+"""The bytes of a value, whatever its text. It has at least two characters in CSV, with what separates it."""
+_PAGE_BYTES: Final = 8192
 _NAMED_MAX: Final = 20
 """The maximum number of columns that an error names."""
 """Postgres's own limit. Without it, a header or an Arrow schema with very many columns would block the event loop."""
@@ -160,7 +169,7 @@ async def load(
         async with (
             opened(world.loading.columnar, body, chosen(relation, names)) as (columns, chunks),
             aclosing(chunks) as closing,
-            aclosing(_counted(closing, body.size, kept.take)) as counted,
+            aclosing(_counted(closing, body.size, kept.take, row=_row_bytes(columns))) as counted,
         ):
             try:
                 return await dml.bulk_load(world, relation, columns, counted, asked_by=asked_by, claim=claim)
@@ -168,17 +177,26 @@ async def load(
                 raise await _with_line(world, error, body) from error
 
 
-async def _counted(chunks: AsyncIterator[bytes], free: int, take: Callable[[int], None]) -> AsyncGenerator[bytes]:
+async def _counted(
+    chunks: AsyncIterator[bytes], free: int, take: Callable[[int], None], *, row: int
+) -> AsyncGenerator[bytes]:
     """Yield rows of CSV, and take the bytes by which they are larger in the staging table than the `free` ones of the
     body: 450 MB of line breaks were 5.5 GB there, and a few kilobytes of Parquet are as many rows as one likes.
     """
     left = free
     async for chunk in chunks:
-        left -= len(chunk) + ROW_BYTES * chunk.count(b"\n")
+        left -= len(chunk) + row * chunk.count(b"\n")
         if left < 0:
             take(-left)
             left = 0
         yield chunk
+
+
+def _row_bytes(columns: Sequence[Column]) -> int:
+    """Return how many bytes a row takes besides its text. Postgres divides no row of values without a text."""
+    widths = [_WIDTHS.get(one.type.name, 0) for one in columns]
+    size = ROW_BYTES + sum(max(width - 2, 0) for width in widths)
+    return size if ROW_BYTES + sum(widths) <= _PAGE_BYTES // 2 else max(size, _PAGE_BYTES)
 
 
 async def _with_line(world: World, error: Invalid, body: Body) -> Invalid:

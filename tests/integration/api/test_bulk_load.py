@@ -437,9 +437,24 @@ async def test_s9_rows_are_counted_by_what_they_take_in_the_staging_table(
     async with doors(stores, staging=staging, spool=spool) as loading:
         body = HEAD + b"1,,,\n" * 10
         refusal = await loading.post("/v1/relations/t/rows", content=body, headers=CSV)
-        # 50 bytes and 10 rows, less the body.
+        # 50 bytes and 10 rows, each with a bigint, less the body.
         assert (refusal.status_code, "more than half of the 600 bytes" in refusal.json()["detail"]) == (422, True)
         assert (spool.taken, await nothing_waits(stores), await staging.unheld()) == (0, True, [])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "size"),
+    [
+        (["text"], 36),
+        (["bigint", "integer", "boolean", "text"], 36 + 6 + 2),
+        (["interval"] * 257, 8192),
+        (["uuid"] * 600, 36 + 600 * 14),
+    ],
+)
+def test_s9_a_row_of_many_numbers_is_larger_than_its_text(kinds: Sequence[str], size: int) -> None:
+    """A body of 257 intervals a row, "0" each, took 15 times what was counted."""
+    columns = [Column(name=f"c{at}", type=ColumnType.parse(kind)) for at, kind in enumerate(kinds)]
+    assert bulk._row_bytes(columns) == size  # pyright: ignore[reportPrivateUsage] - a body of that many is 20 MB
 
 
 async def test_a10_bodies_of_one_caller_leave_space_for_those_of_others() -> None:
