@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 from sqlalchemy import Column, ColumnElement, TableValuedAlias, Text, any_, case, cast, func, literal
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.sql.elements import KeyedColumnElement
 from sqlalchemy.types import UserDefinedType
 
@@ -67,6 +67,11 @@ def recordset(rows: Iterable[Mapping[str, Any]], *columns: Column[Any]) -> Table
 def among(column: ColumnElement[int], ids: Iterable[int]) -> ColumnElement[bool]:
     """Return whether the column is one of `ids`. They are a single parameter, and the planner knows their number."""
     return column == any_(literal(list_of(ids), Ids()))
+
+
+def called(column: ColumnElement[str], names: Iterable[str]) -> ColumnElement[bool]:
+    """Return whether the column is one of `names`, which are a single parameter."""
+    return column == any_(cast(literal(sorted(names), ARRAY(Text)), ARRAY(Text)))
 
 
 class Ids(UserDefinedType[str]):

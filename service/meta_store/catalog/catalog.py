@@ -6,24 +6,20 @@ from typing import Any, Final
 from sqlalchemy import (
     ColumnElement,
     Row,
-    Text,
     and_,
-    any_,
-    cast,
     delete,
     exists,
     func,
-    literal,
     or_,
     select,
     union,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
 from service.domain.job import JobState
 from service.meta_store.catalog.indexes import remove_indexes
-from service.meta_store.documents import among, cut, printable
+from service.meta_store.documents import among, called, cut, printable
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import JOBLESS
 from service.meta_store.relations import COLUMNS, LAKE, relation_of, store_columns
@@ -73,7 +69,7 @@ class PostgresCatalog(OnConnection):
         return [_outline(row) for row in rows]
 
     async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
-        return await self._read(relations.c.name == any_(cast(literal(sorted(names), ARRAY(Text)), ARRAY(Text))))
+        return await self._read(called(relations.c.name, names))
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
         readers = select(job.c.relation).join(fragment, fragment.c.job == job.c.id)

@@ -1,11 +1,11 @@
 """Store logical views: relations without a job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, insert, select, update
 
-from service.meta_store.documents import cut
+from service.meta_store.documents import called, cut
 from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation, hold_read, store_references
 from service.meta_store.relations import COLUMNS
@@ -45,6 +45,10 @@ class LogicalViews(OnConnection):
 
     async def named(self, name: str) -> LogicalView | None:
         return next(iter(await self._read(relations.c.name == name)), None)
+
+    async def called(self, names: Collection[str]) -> Sequence[LogicalView]:
+        """Return the views with these names, oldest first."""
+        return await self._read(called(relations.c.name, names))
 
     async def all(self) -> Sequence[LogicalView]:
         """Oldest first."""

@@ -63,7 +63,7 @@ async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
     frontier = set(names)
     while frontier:
         async with world.stores.begin() as tx:
-            views = [view for name in sorted(frontier) if (view := await tx.views.named(name)) is not None]
+            views = await tx.views.called(frontier)
         frontier = set()
         # Parsed outside the transaction, because a long text would occupy its connection.
         for view in views:

@@ -8,7 +8,7 @@ from service.domain.parameters import SystemParameters
 from service.domain.quotas import Quota, bound_of
 from service.domain.roles import Role
 from service.operations.leaving import unless
-from service.operations.naming import named
+from service.operations.naming import those_named
 from service.operations.statements.call import Call, handles
 from service.operations.statements.lake_select import select_from_lake
 from service.operations.statements.outcome import Outcome
@@ -62,12 +62,12 @@ async def _read(call: Call, statement: Select) -> tuple[SystemParameters, bool, 
     if len(statement.relations) > _RELATIONS_MAX:
         raise Invalid(f"a query can name at most {_RELATIONS_MAX} relations")
     async with call.world.calls.reads.turn(call.asked_by.actor), call.world.stores.begin() as tx:
+        found = await those_named(tx, statement.relations)
         for name in statement.relations:
-            found = await named(tx, name)
-            if found is not None and not found.readable:
-                raise found.unreadable
+            if name in found and not found[name].readable:
+                raise found[name].unreadable
             # A name without a schema is a user's relation if one exists, and otherwise a catalog relation.
-            catalog = catalog or (found is None and name.startswith(CATALOG_PREFIX))
+            catalog = catalog or (name not in found and name.startswith(CATALOG_PREFIX))
         known = SystemParameters.of(await tx.parameters.all())
         notices = await notices_of(tx, statement.relations)
     if not (catalog or call.world.state_store.table_format.sql_reader):

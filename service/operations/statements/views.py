@@ -37,7 +37,7 @@ from service.operations.jobs import lifecycle
 from service.operations.jobs.lifecycle import Asked
 from service.operations.jobs.rescaling import actors_beside, slots
 from service.operations.leaving import Gone
-from service.operations.naming import as_named, named
+from service.operations.naming import OTHERS_MAX, as_named, named
 from service.operations.offload import beside
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
@@ -207,8 +207,8 @@ async def _readable(world: Context, names: Collection[str], *, read: Collection[
     """
     async with world.stores.begin() as tx:
         found = {entry.relation.name: as_named(entry) for entry in await tx.catalog.called(names)}
-        for name in sorted(set(read) - found.keys()):
-            # An object without rows, such as an index.
+        # One without rows, such as an index, says so. Each takes some queries.
+        for name in sorted(set(read) - found.keys())[:OTHERS_MAX]:
             if (other := await named(tx, name)) is not None and other.kind is RelationKind.INDEX:
                 raise other.unreadable
     readable = {name: one for name, one in found.items() if one.readable and one.kind.stored}
