@@ -18,7 +18,6 @@ from hashlib import sha256
 from itertools import chain, groupby
 from pathlib import Path
 from subprocess import TimeoutExpired
-from threading import BoundedSemaphore
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ from workers.connectors.delta_foreign import SINK, checked
 from workers.connectors.delta_shape import shape_of
 from workers.connectors.delta_upkeep import keep_up
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
-from workers.connectors.limited import half_of_memory, limited
+from workers.connectors.limited import CALLER, MemoryShares, half_of_memory, limited
 from workers.connectors.places import check_place
 from workers.connectors.port import GONE, KeptVersions, MovedError, RefusedTableError
 
@@ -46,12 +45,10 @@ _OWNER: Final = "tidefill.owner"
 _NOBODY: Final = 0
 _SMALL: Final = 64 << 20
 """The bytes of rows of a table that is merged in this process. Another one takes a second to start."""
-_HERE, _APART = BoundedSemaphore(2), BoundedSemaphore(2)
-"""How many tables are merged at a time. Eight large ones took all memory of a machine."""
+MERGES: Final = MemoryShares(half_of_memory())
+"""The memory of merges. Eight at a time took all that a machine had."""
 _GIVEN: Final = ".given"
 """The transaction whose version is how many bytes of rows a table was given."""
-MEMORY_MAX: Final = half_of_memory() // 2
-"""The most bytes that a merge may allocate in a process of its own, of two."""
 _SECONDS_MAX: Final = 3600.0
 """Nothing else ends the merge of a sink that was dropped."""
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
@@ -284,23 +281,27 @@ class DeltaSink:
         """Merge the changes of some epochs, of each key the last one. A merge unpacks the rows of all files that it
         touches, which may take more memory than the worker has.
 
-        Raises RefusedTableError if that takes more than a quarter of the memory there is, or longer than an hour.
+        Raises RefusedTableError if that takes more than the share of a caller, and OSError while others have a part.
         """
         given = self._given(table, notes)
         said = [Transaction(self.options.app, epoch), *also, *self.untouched(table), given]
-        if given.version <= _SMALL:
-            with _HERE:
+        with MERGES.share(CALLER.get()) as memory:
+            if given.version <= _SMALL:
                 self.merge_here(table, notes, said)
-            return
+            else:
+                self._merge_apart(table, notes, said, memory)
+
+    def _merge_apart(self, table: DeltaTable, notes: Sequence[Note], said: Sequence[Transaction], memory: int) -> None:
         here, pickled = (self.options, self.relation, self.generation), [(one.app_id, one.version) for one in said]
         try:
-            with _APART:
-                limited(MEMORY_MAX, _SECONDS_MAX, _merge_apart, here, table.version(), notes, pickled)
+            limited(memory, _SECONDS_MAX, _merged, here, table.version(), notes, pickled)
         except TimeoutExpired:
             raise RefusedTableError(f"a commit of changes takes more than {_SECONDS_MAX:.0f} s") from None
         except MemoryError:
+            if memory < MERGES.most:
+                raise OSError("the merges of others leave too little memory for a commit of changes") from None
             raise RefusedTableError(
-                f"a commit of changes takes more than {MEMORY_MAX >> 20} MB of memory: with partitions (partition_by)"
+                f"a commit of changes takes more than {memory >> 20} MB of memory: with partitions (partition_by)"
                 " it touches fewer rows"
             ) from None
 
@@ -351,7 +352,7 @@ class DeltaSink:
         self.files.remove_folder(folder)
 
 
-def _merge_apart(
+def _merged(
     of: tuple[DeltaOptions, Relation, Generation], version: int, notes: Sequence[Note], said: Sequence[tuple[str, int]]
 ) -> None:
     sink = DeltaSink(*of)

@@ -10,13 +10,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+CALLER: ContextVar[str] = ContextVar("CALLER", default="")
+"""Who created the job for which this thread works."""
 _LOOK_SECONDS: Final = 1.0
 _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
@@ -48,6 +53,39 @@ def limited(memory: int, seconds: float | None, call: Callable[P, T], *args: P.a
         raise MemoryError  # an allocation that fails ends a library with a signal
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     raise OSError(f"the process ended with {done.returncode}: {last}")
+
+
+@dataclass
+class MemoryShares:
+    """The memory of processes. Each caller has one at a time, with half of what those of others leave: nobody waits for
+    somebody else, and together they take no more than there is, but for the `least` of each.
+    """
+
+    total: int
+    least: int = 512 << 20
+    _held: dict[str, int] = field(default_factory=dict[str, int])
+    _turns: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def most(self) -> int:
+        """The bytes of a caller while no other has any."""
+        return max(self.total // 2, self.least)
+
+    @contextmanager
+    def share(self, caller: str) -> Generator[int]:
+        """Wait for the other processes of the caller, and yield how many bytes this one may take."""
+        with self._lock:
+            turn = self._turns[caller]
+        with turn:
+            with self._lock:
+                memory = max((self.total - sum(self._held.values())) // 2, self.least)
+                self._held[caller] = memory
+            try:
+                yield memory
+            finally:
+                with self._lock:
+                    del self._held[caller]
 
 
 def _end_with(parent: int) -> None:

@@ -26,6 +26,7 @@ from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
 from workers.connectors.in_place import kept_versions, located, version_at, version_row
 from workers.connectors.kinds import SecretOf, sink_of
+from workers.connectors.limited import CALLER
 from workers.engines.failing_row import find_failing_row
 from workers.engines.port import ActorOutcome, StageTask, TaskEngine
 from workers.engines.stage_engines import StageEngines
@@ -186,6 +187,7 @@ class StageScan(HistoryScan):
         """Deliver what is due. Readers of the relation in its lake get the new version from this epoch on."""
         if self.history_over and self.read_at is None:
             self.read_at = epoch.barrier.prev
+        CALLER.set(epoch.stores.costs.caller(self.job))
         try:
             version = delivery.run(epoch.barrier, epoch.clock(), awaited=self.read_at)
             if version is not None and self.versions:

@@ -23,6 +23,7 @@ from tests.support.lakes import SECRET, Lake, bucket, expand, folder, object_sto
 from workers.connectors import delta_changes, delta_files, delta_shape, deltalake
 from workers.connectors.delta_files import Files
 from workers.connectors.deltalake import DeltaSink
+from workers.connectors.limited import MemoryShares
 from workers.connectors.port import RefusedRowError, RefusedTableError
 from workers.runners.failure import explain
 from workers.state_store.port import CLOSE, LIVE, OPERATION, PAGE
@@ -179,7 +180,7 @@ def test_i13_many_pending_changes_are_not_looked_at(tmp_path: Path, monkeypatch:
 
 def test_i13_a_merge_of_a_large_table_has_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 GB of rows, which have a few megabytes on disk, took the worker 8 GB."""
-    monkeypatch.setattr(deltalake, "MEMORY_MAX", 600 << 20)
+    monkeypatch.setattr(deltalake, "MERGES", MemoryShares(1200 << 20))
     table = Table(folder(tmp_path))
     sink = table.begin(0)
     prepare(sink, 2, *((PAGE, key, "x" * (1 << 20)) for key in range(300)))
@@ -188,8 +189,11 @@ def test_i13_a_merge_of_a_large_table_has_a_limit_of_memory(tmp_path: Path, monk
     before = table.version
     with pytest.raises(RefusedTableError, match="more than 600 MB of memory: with partitions"):
         sink.commit(Epoch(3))
+    monkeypatch.setattr(deltalake, "MERGES", merges := MemoryShares(2400 << 20))
+    with merges.share("another"), pytest.raises(OSError, match="the merges of others leave too little memory"):
+        sink.commit(Epoch(3))
     assert table.version == before
-    monkeypatch.setattr(deltalake, "MEMORY_MAX", 4 << 30)
+    monkeypatch.setattr(deltalake, "MERGES", MemoryShares(8 << 30))
     sink.commit(Epoch(3))
     assert (len(table.rows), (7, "y") in table.rows, table.version) == (300, True, before + 1)
 
