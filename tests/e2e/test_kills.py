@@ -92,7 +92,8 @@ def die_at(point: str) -> Callable[[Service], None]:
 def die_in_recovery(service: Service) -> None:
     """The worker is killed, and the leader between fencing the state store and rolling it back."""
     order_fault(Path(service.environment[FAULT]), "before_roll_back")
-    service.kill_worker()
+    with writers_held(service):
+        service.kill_worker()
     service.wait_killed()
     service.restart()
 
