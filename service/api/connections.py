@@ -11,6 +11,7 @@ the sender, `service.api.crowd` and `service.api.uploads` bound its requests, to
 """
 
 import asyncio
+import json
 import logging
 import re
 from collections import Counter
@@ -23,6 +24,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from service.api.credentials import RECOGNISED
+from service.api.errors import MALFORMED, MEDIA_TYPE, problem
 from service.api.middleware import STREAMED
 
 HEAD_BYTES_MAX: Final = 32 << 10
@@ -291,9 +293,17 @@ class BoundedConnection(H11Protocol):
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             if (cycle := self._cycle) is not None:
                 cycle.disconnected = True
-            super().send_400_response(self.conn.refusal or msg)
+            self._send_problem(self.conn.refusal or msg)
         else:
             self.transport.abort()
+
+    def _send_problem(self, detail: str) -> None:
+        """Answer as the application answers what it cannot read, and close the connection."""
+        body = json.dumps(problem(MALFORMED, detail)).encode()
+        fields = [("content-type", MEDIA_TYPE), ("content-length", str(len(body))), ("connection", "close")]
+        for event in (h11.Response(status_code=400, headers=fields), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:
