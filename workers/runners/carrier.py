@@ -21,6 +21,7 @@ from service.protocol.vnodes import Runs
 from workers.cdc import changes_log
 from workers.cdc.apply import applying
 from workers.connectors.in_place import kept_versions
+from workers.connectors.limited import CALLER
 from workers.connectors.port import Carried, Consumed, RefusedTableError
 from workers.engines.carrying import Log, prepare
 from workers.state_store.port import SqlStore
@@ -91,6 +92,8 @@ class Carrier:
 
     def _run(self) -> None:
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+        # A storage that answers slowly holds up no other table.
+        CALLER.set(f"relation {self.relation.id}")
         while not self._ended.wait(self._pause()):
             try:
                 self.carry()
