@@ -58,8 +58,13 @@ class Named:
 
 async def named(tx: Transaction, name: str) -> Named | None:
     """Return the object with this name, or None if the name is free."""
-    found = await tx.catalog.named(name) or await tx.views.named(name) or await tx.sources.named(name)
-    found = found or await tx.lakes.named(name) or await tx.indexes.named(name)
+    found = await tx.catalog.named(name) or await tx.views.named(name)
+    return await _without_rows(tx, name) if found is None else as_named(found)
+
+
+async def _without_rows(tx: Transaction, name: str) -> Named | None:
+    """Return the source or the index with this name."""
+    found = await tx.sources.named(name) or await tx.lakes.named(name) or await tx.indexes.named(name)
     return None if found is None else as_named(found)
 
 
@@ -67,10 +72,11 @@ async def those_named(tx: Transaction, names: Collection[str]) -> Mapping[str, N
     """Return the objects with these names, by name. Of many that are no relations with rows, some may be left out: each
     takes some queries, and a thousand of them kept a transaction for 7 s.
     """
-    stored = [*await tx.catalog.called(names), *await tx.views.called(names)]
-    found = {one.name: one for one in map(as_named, stored)}
-    for name in sorted(set(names) - found.keys())[:OTHERS_MAX]:
-        if (other := await named(tx, name)) is not None:
+    found = {one.name: one for one in map(as_named, await tx.catalog.called(names))}
+    if left := set(names) - found.keys():
+        found |= {one.name: one for one in map(as_named, await tx.views.called(left))}
+    for name in sorted(left - found.keys())[:OTHERS_MAX]:
+        if (other := await _without_rows(tx, name)) is not None:
             found[name] = other
     return found
 

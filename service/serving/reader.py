@@ -36,7 +36,9 @@ _SLICE_VALUES: Final = 5_000
 _LARGE_BYTES: Final = 1 << 20
 """The size above which a result counts as large. Large results may have some bytes together while they are read."""
 _LARGE_RESULTS: Final = 4
-"""How many results of the largest size that is. As places, three callers kept them by one slow query each."""
+"""The large results have the bytes of so many of the largest size. Three callers kept three places by one slow query
+each.
+"""
 
 LINGER_SECONDS: Final = 2.0
 _RUNS: Final = (

@@ -1,4 +1,4 @@
-"""What the meta store keeps of statements."""
+"""The meta store keeps the results of statements, and their texts only until they end."""
 
 import psycopg
 import pytest

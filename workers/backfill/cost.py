@@ -163,8 +163,8 @@ class SharedCosts:
     def failed(self, jobs: Collection[JobId], now: float) -> None:
         """End an epoch in which these jobs failed, and that is computed again: its callers have the less left for that.
 
-        Those of the jobs have nothing free, neither now nor then: both times together take no more than one may.
-        Others are charged as for any epoch, because views of others that fail again and again must not drive them out.
+        The callers of these jobs have nothing free, neither now nor then: both times take no more than one may.
+        Other callers are charged as for any epoch: views that fail again and again must not drive out theirs.
         """
         at_fault = {self.caller(job) for job in jobs}
         for caller, ms in self._by_caller(self._epoch).items():

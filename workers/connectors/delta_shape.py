@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from service.protocol.delta import DeltaPlace
 from workers.connectors.delta_files import delta_table, in_a_line
 from workers.connectors.delta_log import check_mapping, check_protocol, opened, rows_of
-from workers.connectors.limited import limited
+from workers.connectors.limited import EndedError, limited
 from workers.connectors.port import RefusedTableError, TableShape
 
 MEMORY: Final = 3 << 30
@@ -41,7 +41,7 @@ def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEM
     except MemoryError:
         most = f"{memory >> 20} MB of memory"
         raise RefusedTableError(f"the log of {place.location} takes more than {most} to read") from None
-    except DeltaError as error:
+    except (DeltaError, EndedError) as error:
         raise RefusedTableError(f"the log of {place.location} cannot be read: {error}") from error
 
 

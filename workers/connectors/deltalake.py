@@ -221,7 +221,7 @@ class DeltaSink:
         epochs = [one for one in _numbers(self.files, folder) if consumed < one <= upto]
         notes = [note for epoch in epochs for note in notes_in(self.files, folder, epoch) if note.merged]
         if (waiting := sum(note.memory for note in notes)) > MERGED_BYTES:
-            # Those of an hour took 18 GB.
+            # The changes of an hour took 18 GB.
             raise RefusedTableError(
                 f"{waiting >> 20} MB of changes wait for the next commit (commit_interval), and {MERGED_BYTES >> 20} MB"
                 " may be looked at: verify the view after it"
@@ -322,12 +322,12 @@ class DeltaSink:
         merge.when_not_matched_insert_all(f"not {gone}", except_cols=[GONE]).execute()
 
     def _given(self, table: DeltaTable | None, notes: Sequence[Note]) -> Transaction:
-        """Return how many bytes of rows a table has been given with these. That of an earlier release is large."""
+        """Return how many bytes of rows a table has been given with these. A table of an earlier release is large."""
         app = f"{self.options.app}{_GIVEN}"
         before = 0 if table is None else table.transaction_version(app)
         if before is None:
-            before = _SMALL if table is not None and table.file_uris() else 0
-        return Transaction(app, before + sum(note.memory for note in notes) + 1)
+            before = _SMALL + 1 if table is not None and table.file_uris() else 0
+        return Transaction(app, before + sum(note.memory for note in notes))
 
     def untouched(self, table: DeltaTable) -> Sequence[Transaction]:
         """Return what a commit says of the versions before it. Raises RefusedTableError if another program has changed

@@ -21,9 +21,13 @@ from typing import Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 CALLER: ContextVar[str] = ContextVar("CALLER", default="")
-"""Who created the job for which this thread works."""
+"""The user who created the job for which this thread works."""
 _LOOK_SECONDS: Final = 1.0
 _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+class EndedError(OSError):
+    """The process ended before it answered."""
 
 
 def half_of_memory() -> int:
@@ -37,8 +41,8 @@ def half_of_memory() -> int:
 def limited(memory: int, seconds: float | None, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what a function of a module returns, or raise what it raises. Arguments and result are pickled.
 
-    Raises MemoryError if it allocates more than `memory` bytes, subprocess.TimeoutExpired after `seconds`, and OSError
-    if the process ended otherwise.
+    Raises MemoryError if it allocates more than `memory` bytes, subprocess.TimeoutExpired after `seconds`, and
+    EndedError if the process ended otherwise.
     """
     # `workers.spark.session.start` has put this code on the path of the worker's processes.
     command = [sys.executable, "-m", __spec__.name, str(memory)]
@@ -52,7 +56,7 @@ def limited(memory: int, seconds: float | None, call: Callable[P, T], *args: P.a
     if done.returncode < 0 and done.returncode != -signal.SIGKILL:
         raise MemoryError  # an allocation that fails ends a library with a signal
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    raise OSError(f"the process ended with {done.returncode}: {last}")
+    raise EndedError(f"the process ended with {done.returncode}: {last}")
 
 
 @dataclass
@@ -98,12 +102,12 @@ def _end_with(parent: int) -> None:
 def main() -> None:
     """Answer one call."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    # What is unpickled brings its modules with it. Their memory is counted as well.
     memory = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    call, args, kwargs = pickle.load(sys.stdin.buffer)  # noqa: S301 - sent by the worker
     try:
+        # The modules of the call are imported here, and their memory is counted as well.
+        call, args, kwargs = pickle.load(sys.stdin.buffer)  # noqa: S301 - sent by the worker
         answer = None, call(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - raised there
         answer = error, None

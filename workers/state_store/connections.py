@@ -65,14 +65,14 @@ _lock = threading.Lock()
 _kept = KEPT
 
 
+GRACE_SECONDS: Final = 5.0
+"""How much later than its own timeout the server may answer."""
+
+
 def keep(connections: int) -> None:
     """Keep so many idle connections in this process."""
     global _kept  # noqa: PLW0603 - the connections are those of the process
     _kept = connections
-
-
-GRACE_SECONDS: Final = 5.0
-"""How much later than its own timeout the server may answer."""
 
 
 def application_name(graph: GraphId, generation: Generation) -> str:

@@ -208,7 +208,7 @@ def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> 
             tries=0,
             epoch=epoch,
             finished_at=case((last, now)),
-            # Nobody reads it again, and those of ten minutes may be gigabytes.
+            # A text is read until its statement ends, and the texts of ten minutes may be gigabytes.
             body=case((last, func.jsonb_build_object()), else_=statements.c.body),
         )
     )

@@ -47,7 +47,6 @@ _WIDTHS: Final[Mapping[TypeName, int]] = MappingProxyType(
 _PAGE_BYTES: Final = 8192
 _NAMED_MAX: Final = 20
 """The maximum number of columns that an error names."""
-"""Postgres's own limit. Without it, a header or an Arrow schema with very many columns would block the event loop."""
 
 
 class Form(StrEnum):
@@ -71,7 +70,7 @@ class Body:
     form: Form
     path: Path
     digest: bytes
-    size: int = 0
+    size: int
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the bytes in order."""

@@ -207,7 +207,7 @@ async def _readable(world: Context, names: Collection[str], *, read: Collection[
     """
     async with world.stores.begin() as tx:
         found = {entry.relation.name: as_named(entry) for entry in await tx.catalog.called(names)}
-        # One without rows, such as an index, says so. Each takes some queries.
+        # An object without rows, such as an index. Each name takes some queries.
         for name in sorted(set(read) - found.keys())[:OTHERS_MAX]:
             if (other := await named(tx, name)) is not None and other.kind is RelationKind.INDEX:
                 raise other.unreadable

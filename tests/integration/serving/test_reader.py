@@ -198,8 +198,9 @@ async def test_i13_large_results_have_some_bytes_together_and_no_places(store: S
     async with open_reader_pool(store.logins.reader_url, size=8) as pool:
         reader = PostgresReader(pool, limits=ReaderLimits(bytes_max=4_000_000))
         running = [asyncio.create_task(reader.of(one).query(slow, row_limit=9, timeout_ms=60_000)) for one in "abc"]
-        while reader.large.taken < 9_000_000:  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0)  # noqa: TID251 - the others run
+        async with asyncio.timeout(20):
+            while reader.large.taken < 9_000_000:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0)  # noqa: TID251 - the others run
         found = await reader.of("d").query(large.format(2), row_limit=9, timeout_ms=60_000)
         assert len(found.rows) == 2
         with pytest.raises(Unavailable, match="large results that are being read of this caller hold"):

@@ -20,7 +20,7 @@ class Opened:
 
 @pytest.mark.parametrize("most", [KEPT, KEPT_BY_WORKER])
 def test_i13_a_process_keeps_few_connections(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of 16 sinks, whose graphs have connections of their own, were all that the server has."""
+    """Each graph has connections of its own, and 16 sinks kept all that the server has."""
     monkeypatch.setattr(connections, "_open", [])
     monkeypatch.setattr(connections, "_kept", KEPT)
     connections.keep(most)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from workers.connectors.limited import MemoryShares, half_of_memory, limited
+from workers.connectors.limited import EndedError, MemoryShares, half_of_memory, limited
 from workers.connectors.port import RefusedTableError
 
 
@@ -41,10 +41,12 @@ def test_i13_a_call_ends_alone() -> None:
     assert limited(512 << 20, 60, filled, 64 << 20) == 64 << 20
     with pytest.raises(MemoryError):
         limited(512 << 20, 60, filled, 1 << 30)
+    with pytest.raises(MemoryError):
+        limited(100 << 20, 60, len, b"x" * (200 << 20))
     # A library ends its process in this way where it gets no memory; somebody else ends it in the other one.
     with pytest.raises(MemoryError):
         limited(512 << 20, 60, ended, signal.SIGABRT)
-    with pytest.raises(OSError, match="ended with -9"):
+    with pytest.raises(EndedError, match="ended with -9"):
         limited(512 << 20, 60, ended, signal.SIGKILL)
     with pytest.raises(subprocess.TimeoutExpired):
         limited(512 << 20, 1, waiting)
