@@ -184,8 +184,9 @@ def _serve(connection: Connection, begin: Begin) -> None:
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     answer = begin()
     connection.send(_READY)
-    while True:
-        connection.send(answer(connection.recv()))
+    with suppress(EOFError):
+        while True:
+            connection.send(answer(connection.recv()))
 
 
 def _end_with_the_worker() -> None:
