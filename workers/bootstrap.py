@@ -110,7 +110,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             return apart.answer(request)
         if isinstance(request, DescribeTable | CheckPlace):
             apart.prepare()
-        response = answer(session.spark, partial(_reader, url), client.secret, request, parallelism=session.parallelism)
+        response = _answers(session, url, client, session.parallelism)(request)
         return None if isinstance(response, Rejected) and session.lost(_JVM_SECONDS) else response
 
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
@@ -142,6 +142,10 @@ def is_computed_apart(question: Select | Verify, *, local: bool) -> bool:
     return isinstance(question, Select) or (local and question.gathers)
 
 
+def _answers(session: Session, url: str, client: MetaClient, slots: int) -> Callable[[Request], Response]:
+    return partial(answer, session.spark, partial(_reader, url), client.secret, client.is_wanted, parallelism=slots)
+
+
 def _reader(url: str, question: Verify | Select) -> PlacedStore:
     return PlacedStore(PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id))
 
@@ -158,7 +162,7 @@ def _computing_queries(settings: Settings, slots: int) -> Callable[[Select | Ver
     warm(session.spark, slots)
 
     def computed(question: Select | Verify) -> Response:
-        response = answer(session.spark, partial(_reader, url), client.secret, question, parallelism=slots)
+        response = _answers(session, url, client, slots)(question)
         if isinstance(response, Rejected) and session.lost(_JVM_SECONDS):
             os._exit(1)
         return response

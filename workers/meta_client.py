@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from service.protocol.api import Gone, Left, Registered, Registration, SecretValue
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
-from service.protocol.ids import Epoch, GraphId, SourceId, WorkerId
+from service.protocol.ids import Epoch, GraphId, RequestId, SourceId, WorkerId
 from service.protocol.report import Collected, Failed
 from service.protocol.request import REQUEST, Request, Response
 
@@ -85,6 +85,13 @@ class MetaClient:
         answer = self._call("GET", f"/workers/{worker}/request?graph={graph}")
         adapter: TypeAdapter[Any] = REQUEST
         return adapter.validate_json(answer.content) if answer.content else None
+
+    def is_wanted(self, request: RequestId) -> bool:
+        """Ask whether somebody waits for the answer to a request. So it is said if the service does not answer."""
+        try:
+            return bool(self._call("GET", f"/requests/{request}").json())
+        except (ServiceAwayError, StaleWorkerError):
+            return True
 
     def source(self, source: SourceId) -> SourceConnection:
         """Ask how to reach an external database. The answer is not cached: only the sessions opened with it hold it."""

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from service.domain.errors import Unavailable
 
 T = TypeVar("T")
+LEFT: Final = "the caller has left"
+"""An error that no client receives."""
 Gone = Callable[[], Awaitable[None]]
 """A function that returns when the caller has disconnected."""
 
@@ -14,7 +16,7 @@ Gone = Callable[[], Awaitable[None]]
 async def unless(gone: Gone | None, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`.
 
-    If the caller disconnects first, cancel `work` and raise Unavailable. No client receives that error.
+    If the caller disconnects first, cancel `work` and raise Unavailable.
     """
     if gone is None:
         return await work
@@ -23,7 +25,7 @@ async def unless(gone: Gone | None, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise Unavailable("the caller has left")
+        raise Unavailable(LEFT)
     finally:
         for task in (working, leaving):
             task.cancel()

@@ -1,8 +1,10 @@
 """Callers who hinder others: by signals, by their own logins, by slow queries, and by what is shown and stored."""
 
+import json
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -160,6 +162,28 @@ def test_s4_endless_and_large_queries_over_a_lake_leave_the_worker_to_others(
 
         until(beside, what="queries of two callers run at once")
         assert service.worker_pid() == worker
+
+
+def test_i13_a_query_over_a_lake_ends_with_its_caller(service: Service, tmp_path: Path) -> None:
+    """It went on until its timeout, and its caller had the next turn at once: one held all three processes."""
+    write_deltalake(tmp_path / "large", rows(1, 20_000))
+    service.run(
+        f"CREATE TABLE large (*, PRIMARY KEY (id)) WITH (connector = 'deltalake', location = '{tmp_path}/large')"
+    )
+    count = {"sql": "SELECT count(*) FROM large", "session": PATIENT}
+    body = {"sql": endless(0), "session": PATIENT}
+    with token(service, "quick", "viewer") as quick, token(service, "slow", "viewer") as slow:
+        with closing(HTTPConnection(slow.base_url.netloc.decode())) as call:
+            call.request("POST", "/v1/sql", json.dumps(body), {**slow.headers, "Content-Type": "application/json"})
+            until(lambda: _asked(service), what="a worker computes it")
+        answer = quick.post("/v1/sql", json=count)
+        assert answer.json()["rows"] == [[20_000]], answer.text
+        until(lambda: not _asked(service), what="it has ended")
+
+
+def _asked(service: Service) -> bool:
+    """Whether a worker has a question."""
+    return bool(service.stored("select 1 from tidefill.request where worker is not null and response is null"))
 
 
 def test_i13_a_view_without_an_end_is_dropped_and_leaves_its_turn(service: Service, tmp_path: Path) -> None:

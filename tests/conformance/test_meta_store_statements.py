@@ -8,6 +8,7 @@ import pytest
 from service.domain.errors import Conflict
 from service.domain.graph import GraphStatus
 from service.domain.unstoppable import Unstoppable
+from service.meta_store.barriers.requests import NOBODY
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import Claim
 from service.ports.statements import APPLIED_PARTLY
@@ -288,6 +289,30 @@ async def test_a_question_of_a_silent_worker_is_handed_out_again_to_some(stores:
         await tx.requests.answer(Rejected(id=asked, error="late"))
         assert await tx.requests.response(asked) == Rejected(id=asked, error="late")
         assert await tx.requests.lost(asked, now=NOW + 99 * LEASE, lease=LEASE) is False
+
+
+@ON_POSTGRES
+async def test_i13_a_question_that_nobody_asks_any_more_ends_with_the_answer_of_its_worker(stores: Stores) -> None:
+    await running(stores)
+    other = WorkerId("w-2")
+    async with stores.begin() as tx:
+        await tx.workers.register(registration(other), now=NOW)
+        first = await tx.requests.add(question(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        second = await tx.requests.add(question(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
+        assert await tx.requests.wanted(first)
+        for one in (first, second):
+            await tx.requests.withdraw(one)
+            assert not await tx.requests.wanted(one)
+        # No worker has the second one.
+        assert await tx.requests.response(second) == Rejected(id=second, error=NOBODY)
+        assert await tx.requests.response(first) is None
+        assert await tx.requests.lost(first, now=NOW, lease=LEASE) is False
+        assert await tx.requests.claim(DATABASE_GRAPH, other, now=NOW + MINUTE, lease=LEASE) is None
+        assert await tx.requests.lost(first, now=NOW + MINUTE, lease=LEASE) is True
+        await tx.requests.answer(Rejected(id=first, error="late"))
+        await tx.requests.withdraw(first)
+        assert await tx.requests.response(first) == Rejected(id=first, error="late")
 
 
 @ON_POSTGRES

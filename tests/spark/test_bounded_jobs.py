@@ -25,6 +25,14 @@ def test_n4_a_job_that_takes_too_long_is_cancelled_by_its_own_fault(spark: Spark
         assert spark.sql("select 1").collect()[0][0] == 1
 
 
+def test_i13_a_job_that_nobody_waits_for_any_more_is_cancelled(spark: SparkSession) -> None:
+    looks = iter([True])
+    within = bounded_jobs(spark, 600_000, 600.0, lambda: next(looks, False))
+    with pytest.raises(TooSlowError), within:
+        spark.sql(LONG).collect()
+    assert next(looks, None) is None
+
+
 def test_i13_a_join_that_is_cancelled_leaves_its_slot(spark: SparkSession) -> None:
     """Spark looks whether a task is killed when it reads a row, and each of these meets 44 million others."""
     context = spark.sparkContext

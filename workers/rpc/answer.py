@@ -1,13 +1,15 @@
 """Answer the service's requests outside the barrier sequence (`service.protocol.request`)."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
 from typing import Final, TypeVar
 
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
-from service.protocol.ids import Generation
+from service.protocol.ids import Generation, RequestId
 from service.protocol.request import (
     CheckPlace,
     ClaimTarget,
@@ -25,10 +27,12 @@ from workers.connectors.in_place import located
 from workers.connectors.kinds import CLAIMS, LAKES, SecretOf, options_of, sink_of
 from workers.connectors.places import check_roots, check_there
 from workers.connectors.port import MovedError
+from workers.rpc.apart import late
 from workers.rpc.select import select
 from workers.rpc.verify import verify
 from workers.runners.failure import explain
-from workers.state_store.port import VersionedStore
+from workers.spark.bounded import bounded_jobs
+from workers.state_store.port import TooSlowError, VersionedStore
 
 _RAISED: Final = re.compile(r"^[\w.]+(?:Error|Exception): .*$", re.MULTILINE)
 _OURS: Final = re.compile(r"^workers\.[\w.]+: ")
@@ -40,11 +44,12 @@ def answer(
     spark: SparkSession,
     reader: Callable[[Verify | Select], VersionedStore],
     secret_of: SecretOf,
+    wanted: Callable[[RequestId], bool],
     request: Request,
     *,
     parallelism: int,
 ) -> Response:
-    """Answer one request. Every error becomes a `Rejected` answer."""
+    """Answer one request. Every error becomes a `Rejected` answer. What is not `wanted` any more ends soon."""
     try:
         match request:
             case ClaimTarget():
@@ -55,7 +60,8 @@ def answer(
                 sink_of(connector, secret_of, request.relation, Generation(0)).clean_up(purge=request.purge)
                 return Done(id=request.id)
             case Verify() | Select():
-                return _computed(spark, reader(request), request, secret_of, parallelism)
+                with _within(spark, request, wanted):
+                    return _computed(spark, reader(request), request, secret_of, parallelism)
     except MovedError as error:
         return Rejected(id=request.id, error=str(error), again=True)
     except PySparkException as error:
@@ -68,6 +74,16 @@ def _said(error: PySparkException) -> str:
     """Return the message. A task's is the last line of its traceback, which names paths of this machine."""
     raised = _RAISED.findall(str(error)) if isinstance(error, PythonException) else []
     return _OURS.sub("", raised[-1]) if raised else error.getMessage() or explain(error)[1]
+
+
+@contextmanager
+def _within(spark: SparkSession, request: Verify | Select, wanted: Callable[[RequestId], bool]) -> Generator[None]:
+    """End what takes too long, or is not wanted any more, with a ValueError."""
+    try:
+        with bounded_jobs(spark, request.timeout_ms, request.timeout_ms / 1000, partial(wanted, request.id)):
+            yield
+    except TooSlowError:
+        raise ValueError(late(request)) from None
 
 
 def _computed(

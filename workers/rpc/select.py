@@ -9,23 +9,17 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary nam
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.request import Select, Selected
 from workers.engines.whole import blocks_of
-from workers.rpc.apart import late
 from workers.rpc.verify_stages import exchanging, staged
-from workers.spark.bounded import bounded_jobs
-from workers.state_store.port import TooSlowError, VersionedStore
+from workers.state_store.port import VersionedStore
 from workers.state_store.wire import ticked
 
 
 def select(spark: SparkSession, store: VersionedStore, request: Select, *, parallelism: int) -> Selected:
-    """Return the rows. Raises ValueError for too many rows or bytes, and for a timeout, and Spark's errors."""
+    """Return the rows. Raises ValueError for too many rows or bytes, and Spark's errors."""
     blocks = blocks_of(request.relation.vnode_count, parallelism)
-    try:
-        with bounded_jobs(spark, request.timeout_ms, request.timeout_ms / 1000):
-            frame = staged(exchanging(spark, parallelism), store, request, blocks=blocks, tasks=parallelism)
-            texts = [text_of(one.name, one.type).alias(one.name) for one in request.relation.visible]
-            found = frame.select(*texts).limit(request.rows_max + (not request.any_rows)).collect()
-    except TooSlowError:
-        raise ValueError(late(request)) from None
+    frame = staged(exchanging(spark, parallelism), store, request, blocks=blocks, tasks=parallelism)
+    texts = [text_of(one.name, one.type).alias(one.name) for one in request.relation.visible]
+    found = frame.select(*texts).limit(request.rows_max + (not request.any_rows)).collect()
     if len(found) > request.rows_max:
         msg = f"the result has more than {request.rows_max} rows (row_limit) to be put in order: give it a LIMIT"
         raise ValueError(msg)

@@ -1,7 +1,8 @@
 """Count the jobs of Spark, and bound how long those may take that compute changes: everybody waits for them (I13)."""
 
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,10 +21,13 @@ def jobs_begun(spark: SparkSession) -> int:
 
 
 @contextmanager
-def bounded_jobs(spark: SparkSession, limit_ms: int, seconds: float | None) -> Generator[None]:
+def bounded_jobs(
+    spark: SparkSession, limit_ms: int, seconds: float | None, wanted: Callable[[], bool] = lambda: True
+) -> Generator[None]:
     """Cancel the jobs of this thread that still run after so many seconds, and raise TooSlowError. None: any.
 
-    `limit_ms` is the parameter that users know (`stage_timeout_ms`).
+    The same happens when they are not `wanted` any more, which is asked about once a second. `limit_ms` is the
+    parameter that users know (`stage_timeout_ms`).
     """
     if seconds is None:
         yield
@@ -32,12 +36,12 @@ def bounded_jobs(spark: SparkSession, limit_ms: int, seconds: float | None) -> G
     over, late = threading.Event(), threading.Event()
 
     def watch() -> None:
-        wait = seconds
-        while not over.wait(wait):
-            late.set()
-            # A job that begins just now is cancelled by the next call.
-            context.cancelJobsWithTag(tag)
-            wait = _AGAIN_SECONDS
+        ends = _monotonic() + seconds
+        while not over.wait(_AGAIN_SECONDS if late.is_set() else min(max(ends - _monotonic(), 0), _AGAIN_SECONDS)):
+            if late.is_set() or _monotonic() >= ends or not wanted():
+                late.set()
+                # A job that begins just now is cancelled by the next call.
+                context.cancelJobsWithTag(tag)
 
     context.setInterruptOnCancel(True)
     context.addJobTag(tag)
@@ -51,3 +55,7 @@ def bounded_jobs(spark: SparkSession, limit_ms: int, seconds: float | None) -> G
     finally:
         over.set()
         context.removeJobTag(tag)
+
+
+def _monotonic() -> float:
+    return time.monotonic()  # noqa: TID251 - how long jobs may take

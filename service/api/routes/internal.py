@@ -14,7 +14,7 @@ from service.domain.roles import Role
 from service.operations.barriers import worker_calls
 from service.operations.sources import registry, secrets
 from service.protocol.api import Left, Registered, Registration, SecretValue
-from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, SourceId, WorkerId
+from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, RequestId, SourceId, WorkerId
 from service.protocol.report import ANSWER
 from service.protocol.request import RESPONSE
 
@@ -68,6 +68,12 @@ async def next_request(world: Reserved, worker: WorkerId, graph: Graph = DATABAS
     """Return a request that no worker has taken; 204 if there is none within the wait."""
     question = await worker_calls.next_request(world, worker, GraphId(graph))
     return Response(status_code=_NO_CONTENT) if question is None else _json(question.model_dump_json())
+
+
+@router.get("/requests/{request_id}", dependencies=needs(Role.WORKER))
+async def wanted(world: Reserved, request_id: Annotated[int, Path(ge=1, le=BIGINT_MAX)]) -> bool:
+    """Return whether somebody waits for the answer to a request."""
+    return await worker_calls.wanted(world, RequestId(request_id))
 
 
 @router.post("/workers/{worker}/responses", status_code=_NO_CONTENT, dependencies=needs(Role.WORKER))

@@ -3,17 +3,19 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import and_, bindparam, delete, exists, or_, select, update
+from sqlalchemy import and_, bindparam, case, delete, exists, not_, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.meta_store.documents import stored, text_of
 from service.meta_store.engine import OnConnection
-from service.meta_store.schema.core import UNANSWERED
-from service.meta_store.schema.core import request as requests
+from service.meta_store.schema.launches import UNANSWERED
+from service.meta_store.schema.launches import request as requests
 from service.meta_store.schema.launches import worker as workers
 from service.ports.workers import REQUEST_TRIES_MAX
 from service.protocol.ids import GraphId, RequestId, WorkerId
-from service.protocol.request import REQUEST, RESPONSE, Request, Response
+from service.protocol.request import REQUEST, RESPONSE, Rejected, Request, Response
+
+NOBODY: Final = "nobody waits for the answer any more"
 
 
 class Requests(OnConnection):
@@ -49,6 +51,18 @@ class Requests(OnConnection):
         text = (await self._connection.execute(found)).scalar()
         return None if text is None else RESPONSE.validate_json(text)
 
+    async def withdraw(self, request: RequestId) -> None:
+        """Have the worker that has a request stop computing its answer. One that no worker has is rejected here."""
+        rejected = stored(Rejected(id=request, error=NOBODY))
+        untaken = case((requests.c.worker.is_(None), rejected), else_=requests.c.response)
+        waiting = update(requests).where(requests.c.id == request, UNANSWERED)
+        await self._connection.execute(waiting.values(withdrawn=True, response=untaken))
+
+    async def wanted(self, request: RequestId) -> bool:
+        """Whether somebody waits for the answer."""
+        found = select(requests.c.id).where(requests.c.id == request, UNANSWERED, _WANTED)
+        return (await self._connection.execute(found)).first() is not None
+
     async def forget(self, request: RequestId) -> None:
         await self._connection.execute(delete(requests).where(requests.c.id == request))
 
@@ -56,6 +70,7 @@ class Requests(OnConnection):
         await self._connection.execute(delete(requests).where(requests.c.asked_at < than))
 
 
+_WANTED: Final = not_(requests.c.withdrawn)
 _INSTANT: Final = requests.c.claimed_at.type
 _AWAY: Final = exists().where(
     workers.c.id == requests.c.worker,
@@ -71,7 +86,7 @@ _FREE: Final = or_(
 )
 _OLDEST: Final = (
     select(requests.c.id)
-    .where(requests.c.graph == bindparam("of_graph"), UNANSWERED, _FREE)
+    .where(requests.c.graph == bindparam("of_graph"), UNANSWERED, _WANTED, _FREE)
     .order_by(requests.c.id)
     .limit(1)
     .with_for_update(skip_locked=True, of=requests)
@@ -84,5 +99,8 @@ _CLAIM: Final = (
 )
 """Built once, because every poll of a worker runs it."""
 _LOST: Final = select(requests.c.id).where(
-    requests.c.id == bindparam("request"), UNANSWERED, requests.c.tries >= REQUEST_TRIES_MAX, _AWAY
+    requests.c.id == bindparam("request"),
+    UNANSWERED,
+    or_(requests.c.tries >= REQUEST_TRIES_MAX, requests.c.withdrawn),
+    _AWAY,
 )

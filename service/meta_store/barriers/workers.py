@@ -13,8 +13,9 @@ from service.domain.launching import OwnJob
 from service.meta_store.documents import printable
 from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import graph as graphs
-from service.meta_store.schema.core import job, request, snapshot_backfill
+from service.meta_store.schema.core import job, snapshot_backfill
 from service.meta_store.schema.launches import launch as launches
+from service.meta_store.schema.launches import request
 from service.meta_store.schema.launches import worker as workers
 from service.ports.records import WorkerRecord
 from service.ports.workers import FORGOTTEN_AFTER

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
-    Interval,
     MetaData,
     Sequence,
     SmallInteger,
@@ -328,22 +327,6 @@ scan_progress = Table(
 )
 OPEN: Final = not_(scan_progress.c.finished)
 Index("scan_progress_open", scan_progress.c.fragment, postgresql_where=OPEN)
-
-request = Table(
-    "request",
-    METADATA,
-    _identity(),
-    Column("graph", BigInteger, _reference("graph"), nullable=False),
-    Column("body", JSONB, nullable=False),
-    Column("asked_at", INSTANT, nullable=False),
-    Column("worker", Text, _reference("worker")),
-    Column("claimed_at", INSTANT),
-    Column("response", JSONB(none_as_null=True)),
-    Column("tries", SmallInteger, nullable=False, server_default=_ZERO),
-    Column("hold", Interval),
-)
-UNANSWERED: Final = request.c.response.is_(None)
-Index("request_unanswered", request.c.graph, request.c.id, postgresql_where=UNANSWERED)
 
 STATEMENT_ID: Final = Sequence("statement_id", metadata=METADATA)
 statement = Table(

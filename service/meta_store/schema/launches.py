@@ -1,8 +1,26 @@
-"""Describe the tables of workers and their launches. `schema.core` describes the main tables."""
+"""Describe the tables of workers, what they are asked, and their launches. `schema.core` describes the main tables."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, Table, Text, false, not_
+from typing import Final
 
-from service.meta_store.schema.core import INSTANT, METADATA
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    Interval,
+    SmallInteger,
+    Table,
+    Text,
+    false,
+    not_,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from service.meta_store.schema.core import INSTANT, METADATA, SCHEMA
 
 worker = Table(
     "worker",
@@ -18,6 +36,23 @@ worker = Table(
     Column("leaving", Boolean, nullable=False, server_default=false()),
 )
 Index("worker_of_graph", worker.c.graph, postgresql_where=not_(worker.c.given_up))
+
+request = Table(
+    "request",
+    METADATA,
+    Column("id", BigInteger, Identity(always=False), primary_key=True),
+    Column("graph", BigInteger, ForeignKey(f"{SCHEMA}.graph.id"), nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("asked_at", INSTANT, nullable=False),
+    Column("worker", Text, ForeignKey(f"{SCHEMA}.worker.id")),
+    Column("claimed_at", INSTANT),
+    Column("response", JSONB(none_as_null=True)),
+    Column("tries", SmallInteger, nullable=False, server_default=text("0")),
+    Column("hold", Interval),
+    Column("withdrawn", Boolean, nullable=False, server_default=false()),
+)
+UNANSWERED: Final = request.c.response.is_(None)
+Index("request_unanswered", request.c.graph, request.c.id, postgresql_where=UNANSWERED)
 
 launch = Table(
     "launch",

@@ -15,7 +15,7 @@ from service.ports.meta_store import Transaction
 from service.ports.signals import Signals
 from service.protocol.api import VERSION, Gone, Left, Registered, Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, RequestId, WorkerId
 from service.protocol.report import ActorReport, Collected, Failed
 from service.protocol.request import Request, Response
 
@@ -119,6 +119,12 @@ async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Reques
         return tx.requests.claim(graph, worker, now=world.clock.now(), lease=world.patience())
 
     return await _poll(world, worker, claim, world.workers.requests)
+
+
+async def wanted(world: Context, request: RequestId) -> bool:
+    """Return whether somebody waits for the answer to a request."""
+    async with world.stores.begin() as tx:
+        return await tx.requests.wanted(request)
 
 
 @retried

@@ -14,7 +14,6 @@ from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters
 from service.domain.stage_engine import check_selectable
 from service.operations.asking import Asking, computing
-from service.operations.leaving import unless
 from service.operations.offload import beside
 from service.operations.statements.call import Call
 from service.operations.statements.logical_views import described
@@ -53,7 +52,7 @@ async def select_from_lake(call: Call, statement: Select, known: SystemParameter
     shown = row_limit + 1 if query.limit is None else min(query.limit, row_limit + 1)
     rows_max = shown + query.offset if query.any_rows else row_limit
     async with computing(world, call.asked_by, call.gone) as turn:
-        rows = await unless(call.gone, _computed(turn, view, query, rows_max, timeout_ms=timeout_ms))
+        rows = await _computed(turn, view, query, rows_max, timeout_ms=timeout_ms)
     types = [one.type for one in view.relation.visible]
     text = _ordered(rows, list(zip([name for name, _ in columns], types, strict=True)), terms, query, shown)
     result = await world.state_store.reader.query(text, row_limit=row_limit, timeout_ms=timeout_ms)

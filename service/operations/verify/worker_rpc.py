@@ -40,8 +40,8 @@ async def verify(
     computes the query. Without an engine, the store computes the queries of views with joins or aggregates. A followed
     table is compared with its external table.
 
-    If the caller is `gone`, it stops waiting for its turn. A running verification continues to its end and keeps its
-    turn, because the worker does not stop it. Raises NotFound, Conflict, Invalid, Unavailable.
+    If the caller is `gone`, it stops waiting for its turn, and the worker stops comparing. With the store engine, and
+    of a followed table, a running verification continues to its end. Raises NotFound, Conflict, Invalid, Unavailable.
     """
     async with world.stores.begin(by=asked_by) as tx:
         await _verifiable(tx, job)

@@ -1,5 +1,6 @@
 """A view is compared with its query at the epoch that its positions are of, also before that is published."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,12 +10,14 @@ import pytest
 
 from service.domain.errors import Unavailable
 from service.domain.graph import Commit, Publish
+from service.operations.asking import computing
 from service.operations.barriers import worker_calls
 from service.operations.verify.worker_rpc import verify
 from service.ports.signals import Topic
 from service.ports.workers import REQUEST_TRIES_MAX
-from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, WorkerId
-from service.protocol.request import Verified, Verify
+from service.protocol.connector import Connector
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, RequestId, WorkerId
+from service.protocol.request import DescribeTable, Rejected, Verified, Verify
 from tests.support.http import StillClock, UnheardSignals, changed
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import A_TEST, NOW, WORKER, at, registration, report, scan_of
@@ -66,6 +69,79 @@ async def test_positions_belong_to_what_is_committed_and_not_to_what_is_publishe
     (question,) = worker.asked
     assert (question.epoch, question.relation_epoch) == (barrier.curr, barrier.curr)
     assert [position.key for position in question.stages[0].positions or ()] == [("7",)]
+
+
+@dataclass
+class Leaving(Answering):
+    """A worker that is told, while it compares, that the caller has left, and stops."""
+
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    turns: list[bool] = field(default_factory=list[bool])
+    """Whether the caller had its turn when the worker looked."""
+
+    async def gone(self) -> None:
+        await self.left.wait()
+
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        del timeout_seconds, topic, since
+        stores = self.leader.stores
+        async with stores.begin() as tx:
+            question = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=timedelta(seconds=9))
+        assert question is not None
+        self.left.set()
+
+        async def withdrawn() -> bool:
+            async with stores.begin() as tx:
+                return not await tx.requests.wanted(question.id)
+
+        while not await withdrawn():
+            pass
+        self.turns.append(await _has_a_turn(self.leader))
+        async with stores.begin() as tx:
+            await tx.requests.answer(Rejected(id=question.id, error="canceled"))
+
+
+async def _has_a_turn(leader: Leader) -> bool:
+    """Whether the caller has a turn: another one of its own would come at once otherwise."""
+    try:
+        async with asyncio.timeout(0), leader.world.calls.verifications.turn(A_TEST.actor):
+            return False
+    except (TimeoutError, Unavailable):
+        return True
+
+
+async def test_i13_a_verification_whose_caller_has_left_keeps_its_turn_until_the_worker_has_stopped(
+    leader: Leader,
+) -> None:
+    """A caller that left had the next turn at once, and so held all processes that compute queries."""
+    (job,), _ = await leader.add_views(1, named="m")
+    await leader.barrier()
+    worker = Leaving(leader)
+    world = changed(leader.world, signals=worker, pins=worker)
+    with pytest.raises(Unavailable, match="the caller has left"):
+        await verify(world, job, asked_by=A_TEST, gone=worker.gone)
+    assert worker.turns == [True]
+
+
+@dataclass
+class Busy(Answering):
+    """A worker that answers many other questions."""
+
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        del timeout_seconds, topic, since
+        async with self.leader.stores.begin() as tx:
+            asked = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=timedelta(seconds=9))
+            assert asked is not None
+            await tx.requests.answer(Rejected(id=asked.id, error="try again later", again=True))
+
+
+async def test_i13_a_question_to_a_busy_worker_can_be_asked_again(leader: Leader) -> None:
+    """A SELECT over a lake was answered 500."""
+    await leader.barrier()
+    question = DescribeTable(id=RequestId(0), connector=Connector(name="deltalake", options={}))
+    async with computing(changed(leader.world, signals=Busy(leader)), A_TEST) as turn:
+        with pytest.raises(Unavailable, match="try again later"):
+            await turn.ask(question, limit=timedelta(minutes=1))
 
 
 @dataclass
