@@ -5,13 +5,10 @@ Next: `service.serving.user_query`, which confines the statement.
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
-import psycopg
 from psycopg import abc, adapt
 from psycopg.pq.abc import PGresult
 
@@ -21,7 +18,8 @@ from service.domain.uploading import Kept, Spool
 from service.ports.state_store import QueryResult
 from service.serving.connections import CONNECT_SECONDS, Connection, Pool
 from service.serving.json_values import Convert, converter, is_array
-from service.serving.user_query import Left, TooLargeError, explained, fetch, reading
+from service.serving.lingering import Places
+from service.serving.user_query import TooLargeError, explained, fetch, reading
 from service.turns import Turns
 
 VALUE_BYTES: Final = 24
@@ -39,12 +37,6 @@ _LARGE_RESULTS: Final = 4
 """The large results have the bytes of so many of the largest size. Three callers kept three places by one slow query
 each.
 """
-
-LINGER_SECONDS: Final = 2.0
-_RUNS: Final = (
-    "select 1 from pg_stat_activity"
-    " where pid = {:d} and pid <> pg_backend_pid() and state = 'active' and usename = current_user"
-)
 
 Row = tuple[str | None, ...]
 
@@ -67,16 +59,15 @@ class PostgresReader:
 
     def __init__(self, pool: Pool, catalog: Pool | None = None, limits: ReaderLimits = _LIMITS) -> None:
         self._pool, self._catalog, self._limits = pool, catalog or pool, limits
-        self._turns = Turns(
+        turns = Turns(
             "queries (TIDEFILL_QUERIES_MAX)",
             running=limits.queries_max,
             waiting=limits.waiting_max,
             seconds=limits.wait_seconds,
         )
+        self.places = Places(turns)
         self.caller = ""
         """Whose share of the places its calls take: that of the service itself, without a caller."""
-        self.lingering = set[asyncio.Task[None]]()
-        """Each keeps a place of a query that could not be stopped."""
         name = f"{_LARGE_RESULTS} * TIDEFILL_RESULT_BYTES_MAX"
         self.large = Spool(_LARGE_RESULTS * limits.bytes_max, name, "large results that are being read")
         """The bytes of large results, by caller."""
@@ -102,7 +93,7 @@ class PostgresReader:
         own = Bound("TIDEFILL_RESULT_BYTES_MAX", self._limits.bytes_max)
         bound = own if quota is None or own.value <= quota.value else quota
         async with (
-            self._place(pool) as left,
+            self.places.place(pool, self.caller) as left,
             reading(pool, sql, timeout_ms=timeout_ms, left=left) as conn,
         ):
             with Kept(self.large, self.caller) as kept:
@@ -112,32 +103,15 @@ class PostgresReader:
 
     async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
         async with (
-            self._place(self._pool) as left,
+            self.places.place(self._pool, self.caller) as left,
             reading(self._pool, sql, timeout_ms=timeout_ms, left=left) as conn,
         ):
             return await _columns(conn, await fetch(conn, 0, bytes_max=_LARGE_BYTES))
 
     async def explain(self, sql: str, *, timeout_ms: int, catalog: bool = False) -> tuple[str, ...]:
         pool = self._catalog if catalog else self._pool
-        async with self._place(pool) as left:
+        async with self.places.place(pool, self.caller) as left:
             return await explained(pool, sql, timeout_ms=timeout_ms, left=left)
-
-    @asynccontextmanager
-    async def _place(self, pool: Pool) -> AsyncGenerator[Left]:
-        """Wait for a caller's turn and keep it while the query runs, and as long as Postgres cannot stop it.
-
-        Some functions heed no timeout. Each such query holds a session, so the turns bound how many there are.
-        """
-        sessions: list[int] = []
-        async with AsyncExitStack() as place:
-            await place.enter_async_context(self._turns.turn(self.caller))
-            try:
-                yield sessions.append
-            finally:
-                if sessions and await _runs(pool, sessions[0]):
-                    lingering = asyncio.create_task(_linger(pool, sessions[0], place.pop_all()))
-                    self.lingering.add(lingering)
-                    lingering.add_done_callback(self.lingering.discard)
 
     async def _rows(
         self, conn: Connection, wanted: int, bound: Bound, kept: Kept
@@ -168,22 +142,6 @@ class PostgresReader:
             if result.ntuples < count or len(rows) >= wanted:
                 return rows, result
             count = _next_count(wanted - len(rows), width=size // len(rows), values=result.nfields)
-
-
-async def _linger(pool: Pool, pid: int, place: AsyncExitStack) -> None:
-    """Keep a place until a session has ended."""
-    async with place:
-        while await _runs(pool, pid):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.Event().wait(), LINGER_SECONDS)
-
-
-async def _runs(pool: Pool, pid: int) -> bool:
-    """Whether a session of the reader's login runs a query. It does not if Postgres is away."""
-    with suppress(psycopg.OperationalError):
-        async with pool.connection() as conn:
-            return await (await conn.execute(_RUNS.format(pid).encode())).fetchone() is not None
-    return False
 
 
 def _too_large(bound: Bound) -> TooLarge:

@@ -24,9 +24,11 @@ from service.protocol.columns import Column, TypeName
 from service.protocol.dml import staging_table
 from service.protocol.ids import StatementId
 from service.serving import relation_ddl
-from service.serving.connections import Connection, Pool, is_away, said, translated, trusted
+from service.serving.connections import CONNECT_SECONDS, Connection, Pool, is_away, said, translated, trusted
+from service.serving.lingering import Places
 from service.serving.roles import role_names
 from service.serving.user_query import one_statement, reading, refused_as_said, run
+from service.turns import Turns
 
 CHUNK_BYTES: Final = 256 << 10
 KEY_BYTES: Final = 2_000
@@ -61,6 +63,9 @@ class PostgresStaging:
         self._loads = loads
         self._pool = owner
         self._reader = reader
+        name, most = "INSERT .. SELECT (TIDEFILL_LOADS_MAX)", loads.max_size
+        self.places = Places(Turns(name, running=most, waiting=most, seconds=CONNECT_SECONDS))
+        """A query whose caller has left keeps its place until Postgres has stopped it."""
 
     @asynccontextmanager
     async def from_query(
@@ -73,9 +78,9 @@ class PostgresStaging:
         take: Callable[[int], None],
         key: Sequence[str] = (),
     ) -> AsyncGenerator[StagedRows]:
-        async with self._holding(statement) as conn:
+        async with self.places.place(self._reader) as left, self._holding(statement) as conn:
             async with (
-                reading(self._reader, sql, timeout_ms=timeout_ms) as source,
+                reading(self._reader, sql, timeout_ms=timeout_ms, left=left) as source,
                 _loading(conn, statement, columns),
             ):
                 await _check_assignable(conn, statement, columns, sql)

@@ -57,10 +57,6 @@ Left = Callable[[int], object]
 """Learns the process id of a session whose query was given up, and may still run."""
 
 
-def ignore(_: int) -> None:
-    """Do nothing."""
-
-
 def open_reader_pool(url: str, *, size: int = 8, name: str = "reader") -> Pool:
     """Return a pool of the reader's login that opens when it is entered. Session state is discarded after each use."""
     as_text = AdaptersMap()
@@ -71,7 +67,7 @@ def open_reader_pool(url: str, *, size: int = 8, name: str = "reader") -> Pool:
 
 
 @asynccontextmanager
-async def reading(pool: Pool, sql: str, *, timeout_ms: int, left: Left = ignore) -> AsyncGenerator[Connection]:
+async def reading(pool: Pool, sql: str, *, timeout_ms: int, left: Left) -> AsyncGenerator[Connection]:
     """Open a read-only transaction and declare `sql` as the cursor of `fetch`. This checks that it is one query.
 
     Raises Invalid with Postgres's message and the position in `sql`, or Unavailable.
@@ -81,7 +77,7 @@ async def reading(pool: Pool, sql: str, *, timeout_ms: int, left: Left = ignore)
         yield conn
 
 
-async def explained(pool: Pool, sql: str, *, timeout_ms: int, left: Left = ignore) -> tuple[str, ...]:
+async def explained(pool: Pool, sql: str, *, timeout_ms: int, left: Left) -> tuple[str, ...]:
     """Return the lines of the plan of a query, which is confined as in `reading`. Raises as it does."""
     async with _read_only_transaction(pool, _EXPLAIN, timeout_ms, left) as conn:
         plan = await run(conn, _encoded(_EXPLAIN + sql), ExecStatus.TUPLES_OK)

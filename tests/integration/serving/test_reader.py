@@ -307,5 +307,5 @@ async def test_a7_a_query_that_postgres_cannot_stop_keeps_its_callers_place(read
             await ask(endless)
         with pytest.raises(Unavailable, match=r"1 queries .* of this caller run"):
             await ask("select 1")
-        await asyncio.gather(*reader.lingering)
+        await asyncio.gather(*reader.places.lingering)
         assert await ask("select 1") == ((1,),)

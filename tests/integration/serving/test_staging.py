@@ -1,15 +1,21 @@
 """Rows that wait outside any epoch: all of them, in order, exactly as INSERT would take them, or none."""
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
 from psycopg import AsyncCopy
 
-from service.domain.errors import Invalid
+from service.domain.errors import Invalid, Unavailable
 from service.domain.uploading import Kept, Spool
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
+from service.serving.lingering import Places
 from service.serving.staging import CHUNK_BYTES, PostgresStaging
+from service.serving.user_query import open_reader_pool
+from service.turns import Turns
 from tests.support.state_store import Store, filled, relation
 
 pytestmark = pytest.mark.postgres
@@ -231,3 +237,30 @@ async def test_memory_is_that_of_a_portion(staging: PostgresStaging, monkeypatch
     assert await filled(staging.from_query(ID, COLUMNS[:2], sql, timeout_ms=20_000, take=anything)) == 20_000
     assert sum(portions) > 20_000_000
     assert max(portions) < CHUNK_BYTES + 2000
+
+
+async def test_i13_a_query_that_postgres_does_not_stop_keeps_its_place(store: Store) -> None:
+    """Its caller left, and had the next place at once: soon the login's 32 sessions were taken, also from SELECTs."""
+    long = "select count(*) from generate_series(1, 100000000000)"
+    running = "select pid from pg_stat_activity where application_name = 'tidefill-reader' and state = 'active'"
+    async with open_reader_pool(store.logins.reader_url, size=2) as pool:
+        staging = PostgresStaging(store.pool, store.pool, pool)
+        staging.places = Places(Turns("loads", running=1, waiting=1, seconds=0.2))
+
+        async def load(query: str) -> int:
+            return await filled(staging.from_query(ID, COLUMNS[:1], query, timeout_ms=600_000, take=anything))
+
+        left = asyncio.create_task(load(long))
+        while not (found := await store.rows(running)):
+            assert not left.done()
+        os.kill(found[0][0], signal.SIGSTOP)
+        try:
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+            with pytest.raises(Unavailable, match="1 loads of this caller run"):
+                await load("select 1")
+        finally:
+            os.kill(found[0][0], signal.SIGCONT)
+        await asyncio.gather(*staging.places.lingering)
+        assert await load("select 1") == 1
