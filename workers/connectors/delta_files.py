@@ -134,6 +134,19 @@ class Files:
                 raise PermissionError(f'"{path}" in {self.root} is no file')
         return self.system.open_input_file(path)
 
+    def _own(self, path: str) -> str:
+        """Return the path of a file that is written or removed. Raises PermissionError if it lies elsewhere (I13).
+
+        Everybody who may write into the folder can make notes and links.
+        """
+        if path.startswith("/") or ".." in PurePosixPath(path).parts:
+            raise PermissionError(f'"{path}" is no path in the table')
+        if self.root is not None:
+            real = Path(os.path.realpath(Path(self.root, path).parent))
+            if not real.is_relative_to(os.path.realpath(self.root)):
+                raise PermissionError(f'"{path}" leads out of {self.root}')
+        return path
+
     def read(self, path: str) -> bytes:
         """Return the content of a file. Raises as `opened` does."""
         with self.opened(path) as file:
@@ -150,12 +163,14 @@ class Files:
         """
         if not self.in_store:
             for one in reversed(PurePosixPath(path).parents[:-1]):
-                self.system.create_dir(str(one), recursive=False)
+                self.system.create_dir(self._own(str(one)), recursive=False)
+            self._own(path)
 
     def put(self, path: str, content: bytes) -> None:
         """Write a file that is there as a whole or not at all."""
         self.make_folders(path)
         written = path if self.in_store else f"{path}.part"
+        self.remove(written)  # a link would lead elsewhere
         with self.system.open_output_stream(written) as stream:
             stream.write(content)
         if not self.in_store:
@@ -164,14 +179,14 @@ class Files:
     def remove(self, path: str) -> None:
         """Remove a file if it is there."""
         try:
-            self.system.delete_file(path)
+            self.system.delete_file(self._own(path))
         except FileNotFoundError:
             return
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder with all that is in it, if it is there."""
         try:
-            self.system.delete_dir(path)
+            self.system.delete_dir(self._own(path))
         except FileNotFoundError:
             return
 

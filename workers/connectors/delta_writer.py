@@ -5,6 +5,7 @@ stay in the folder of their epoch. Next: `workers.connectors.deltalake`.
 """
 
 import json
+import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,7 +22,7 @@ from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
 from workers.connectors.delta_files import Files
 from workers.connectors.delta_partitions import Values, check_partitions, folder_of, parted
-from workers.connectors.port import RefusedRowError
+from workers.connectors.port import RefusedRowError, RefusedTableError
 from workers.state_store.port import OPERATION, PAGE, Written
 from workers.state_store.wire import is_close
 
@@ -29,6 +30,8 @@ GROUP_BYTES: Final = 32 << 20
 """About how many bytes of rows a task gathers in memory, for all its files together."""
 STAGING: Final = "_tidefill"
 _NOTE: Final = ".json"
+_MADE: Final = re.compile(r"(?!/)(?:(?!\.\.?/)[^/]*/)*tidefill-[0-9a-f]{16}\.parquet")
+"""A file of rows, as tasks name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,21 @@ def staged_in(options: DeltaOptions) -> str:
 
 
 def notes_in(files: Files, folder: str, epoch: int) -> list[Note]:
-    """Return the files that a generation, whose folder it is, has prepared in an epoch."""
-    names = (name for name in files.names(f"{folder}/{epoch}") if name.endswith(_NOTE))
-    read = (json.loads(files.read(f"{folder}/{epoch}/{name}")) for name in names)
+    """Return the files that a generation, whose folder it is, has prepared in an epoch. Raises RefusedTableError for a
+    note of another file, which somebody else has written.
+    """
+    here = f"{folder}/{epoch}"
+    names = (name for name in files.names(here) if name.endswith(_NOTE))
+    read = (json.loads(files.read(f"{here}/{name}")) for name in names)
     # An earlier release has not noted the bytes.
-    return [
+    notes = [
         Note(epoch, one["path"], one["size"], one["rows"], tuple(one["values"]), one.get("memory", 0)) for one in read
     ]
+    for note in notes:
+        change = note.merged and re.fullmatch(r"[0-9a-f]{16}\.parquet", note.path.removeprefix(f"{here}/"))
+        if not change and not (not note.merged and _MADE.fullmatch(note.path)):
+            raise RefusedTableError(f'a note in {here} names "{note.path}", which no task has made')
+    return notes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """I14: a sink's Delta table has each net change once, whoever died or woke up when."""
 
+import json
 import pickle
 import socket
 from collections.abc import Generator, Iterable, Sequence
@@ -164,6 +165,24 @@ def test_i13_changes_of_large_values_are_merged_in_portions(lake: Lake, monkeypa
     sink.commit(Epoch(7))
     assert [key for key, _ in table.rows] == [2, 3, 4, 5, 6, 7]
     assert table.version == before + 3
+
+
+@pytest.mark.parametrize("named", ["../other", "/{0}/other", "link/other", "other", "./tidefill-{1}.parquet"])
+def test_i13_a_note_removes_no_file_of_others(tmp_path: Path, named: str) -> None:
+    """Who could write into the folder had any file removed that the worker may remove, by a DROP SINK."""
+    other = tmp_path / "other"
+    other.write_text("mine")
+    lake = folder(tmp_path / "lake")
+    sink = Table(lake).begin(0)
+    place = Path(lake.location, "t")
+    (place / "link").symlink_to(tmp_path)
+    epoch = place / f"_tidefill/tidefill-test/{sink.generation}/7"
+    epoch.mkdir(parents=True)
+    path = named.format(str(tmp_path).removeprefix("/"), "0" * 16)
+    (epoch / "x.json").write_text(json.dumps({"path": path, "size": 1, "rows": 1, "values": []}))
+    with pytest.raises(RefusedTableError, match="which no task has made"):
+        sink.clean_up()
+    assert other.exists()
 
 
 def test_i13_many_pending_changes_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

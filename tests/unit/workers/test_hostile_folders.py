@@ -1,6 +1,7 @@
 """I5, I13: files and folders that were made to hurt cost their table a file, and others nothing."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,22 @@ def test_a_worker_answers_some_questions_at_once() -> None:
     assert response.again
     agent.answering.release()
     assert agent._response(request) is None  # pyright: ignore[reportPrivateUsage]
+
+
+def test_i13_nothing_is_written_or_removed_behind_a_link(tmp_path: Path) -> None:
+    other, table = tmp_path / "other", tmp_path / "table"
+    other.mkdir()
+    table.mkdir()
+    (other / "file").write_text("mine")
+    (table / "folder").symlink_to(other)
+    files = Files.of(DeltaPlace(location=str(table)))
+    for path in ("folder/file", "../other/file", f"{other}/file"):
+        for change in (files.remove, files.remove_folder, partial(files.put, content=b""), files.make_folders):
+            with pytest.raises(PermissionError, match=r"leads out of|no path in the table"):
+                change(path)
+    # What is written first, and then named.
+    (table / "mark.part").symlink_to(other / "file")
+    files.put("mark", b"yours")
+    files.remove("folder")
+    assert (other / "file").read_text() == "mine"
+    assert [one.name for one in table.iterdir()] == ["mark"]
