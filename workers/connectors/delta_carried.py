@@ -19,7 +19,7 @@ from workers.connectors.delta_foreign import accepted
 from workers.connectors.delta_log import rows_of
 from workers.connectors.delta_writer import DeltaWriter, notes_in, staged_in
 from workers.connectors.deltalake import DeltaSink
-from workers.connectors.port import Consumed, KeptVersions, MovedError
+from workers.connectors.port import Consumed, MovedError
 
 _PAGES: Final = ".pages"
 _GENERATION: Final = ".generation"
@@ -28,7 +28,7 @@ _GENERATION: Final = ".generation"
 
 @dataclass(frozen=True)
 class CarriedTable:
-    """The table in one generation: a `Carried`."""
+    """The table in one generation."""
 
     sink: DeltaSink
 
@@ -59,10 +59,6 @@ class CarriedTable:
             table.create_write_transaction([], "append", table.schema(), commit_properties=self.sink.said(self._mark))
         self.clear()
         return self._consumed(delta_table(self.sink.options))
-
-    def keep_up(self, kept: KeptVersions) -> None:
-        """See `Carried`."""
-        self.sink.keep_up(kept)
 
     def clear(self) -> None:
         """Remove what this generation and older ones have prepared."""

@@ -7,7 +7,8 @@ it added, removed, or marked rows of as deleted. Next: `workers.connectors.parqu
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Any, Final
+from subprocess import TimeoutExpired
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -18,23 +19,31 @@ from service.protocol.delta import DeltaPlace
 from service.protocol.relation import TRAVEL_PREFIX, Relation
 from workers.backfill.positions import Block, PageSize
 from workers.connectors.delta_files import Files
-from workers.connectors.delta_log import Commit, commit_of, lacking, opened
+from workers.connectors.delta_log import Commit, commit_of, lacking, name_of, opened
+from workers.connectors.limited import Standing
 from workers.connectors.parquet_rows import (
+    MEMORY,
     DataFile,
     GoneFileError,
     Kept,
     Snapshot,
+    bounded,
     kept_rows,
     page_of_pieces,
     pieces_of,
     read_rows,
     wired,
 )
+from workers.connectors.port import RefusedTableError
 from workers.state_store.port import CLOSE, LIVE, OPERATION, ArrowPage
 
 Choose = Callable[[pa.Table], pa.Table]
 CHANGES_MAX: Final = 2_000_000
 """So many changed rows are held at once."""
+T = TypeVar("T")
+_LOGS: Final = Standing(MEMORY)
+"""The process in which this one has logs read."""
+_SECONDS: Final = 120.0
 _CHANGE: Final = "_change_type"
 _OLD: Final = ("delete", "update_preimage")
 _AT: Final = f"{TRAVEL_PREFIX}at"
@@ -55,6 +64,27 @@ def _to_be_there(files: Files) -> Generator[None]:
 @lru_cache(maxsize=4)
 def snapshot_of(place: DeltaPlace, version: int) -> Snapshot:
     """Return a table at a version. Raises RefusedTableError if its log no longer has it."""
+    return _apart(place, partial(_snapshot, place, version))
+
+
+@lru_cache(maxsize=4)
+def _marks_of(place: DeltaPlace, version: int) -> Kept:
+    return _apart(place, partial(_marks, place, version))
+
+
+def _apart(place: DeltaPlace, look: Callable[[], T]) -> T:
+    """Return what a look at a log finds: a checkpoint or a mark of a few bytes may take gigabytes (I13)."""
+    try:
+        return _LOGS.call(_SECONDS, look)
+    except MemoryError:
+        raise RefusedTableError(
+            f"the log of {place.location} takes more than {MEMORY >> 20} MB of memory to read"
+        ) from None
+    except TimeoutExpired:
+        raise RefusedTableError(f"the log of {place.location} takes more than {_SECONDS:.0f} s to read") from None
+
+
+def _snapshot(place: DeltaPlace, version: int) -> Snapshot:
     table = opened(place, version)
     files: list[tuple[DataFile, int | None]] = []
     for action in pa.table(table.get_add_actions()).to_pylist():
@@ -65,7 +95,6 @@ def snapshot_of(place: DeltaPlace, version: int) -> Snapshot:
     return Snapshot(tuple(pieces), _marks(place, version), sum(rows or 0 for _, rows in files))
 
 
-@lru_cache(maxsize=4)
 def _marks(place: DeltaPlace, version: int) -> Kept:
     table = opened(place, version)
     if "deletionVectors" not in (table.protocol().reader_features or ()):
@@ -109,7 +138,7 @@ def _changed(
             for begins, batch in read_rows(files, relation, piece.file, piece.first, piece.end):
                 yield LIVE, wired(relation, kept_rows(snapshot.kept.get(piece.file.path), begins, batch), 0)
         return
-    commits = {version: commit_of(files, version) for version in range(after + 1, upto + 1)}
+    commits = {version: _commit(files, version) for version in range(after + 1, upto + 1)}
     parts = -(-sum(_changed_rows(files, commit) for commit in commits.values()) // CHANGES_MAX)
     if parts <= 1:
         yield from _changes(files, place, relation, commits, _all)
@@ -119,6 +148,11 @@ def _changed(
         for part in range(parts):
             found = _changes(files, place, relation, commits, partial(_of_part, key, parts, part))
             yield from ((operation, rows) for operation, rows in found if operation == wanted)
+
+
+def _commit(files: Files, version: int) -> Commit:
+    with bounded(name_of(version)):
+        return commit_of(files, version)
 
 
 def _changes(
@@ -141,7 +175,7 @@ def _changed_rows(files: Files, commit: Commit) -> int:
     """Return how many rows the files have from which the changes of a commit follow."""
     count = 0
     for one in commit.changes or (*commit.added, *commit.removed):
-        with suppress(FileNotFoundError), files.opened(one.path) as opened_file:
+        with suppress(FileNotFoundError), bounded(one.path), files.opened(one.path) as opened_file:
             count += pq.ParquetFile(opened_file).metadata.num_rows
     return count
 
@@ -218,8 +252,8 @@ def _by_files(
     files: Files, place: DeltaPlace, relation: Relation, version: int, commit: Commit
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield what follows from files that were added, removed, or marked."""
-    before = _marks(place, version - 1) if any(one.marked for one in commit.removed) else {}
-    now = _marks(place, version) if any(one.marked for one in commit.added) else {}
+    before = _marks_of(place, version - 1) if any(one.marked for one in commit.removed) else {}
+    now = _marks_of(place, version) if any(one.marked for one in commit.added) else {}
     added, removed = {one.path: one for one in commit.added}, {one.path: one for one in commit.removed}
     for path, one in {**removed, **added}.items():
         for begins, batch in read_rows(files, relation, one, 0, None):

@@ -4,8 +4,10 @@ A checkpoint of a megabyte may take gigabytes once it is read, and only reading 
 """
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from subprocess import TimeoutExpired
-from typing import Final
+from typing import Final, TypeVar
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -16,6 +18,7 @@ from workers.connectors.delta_log import check_mapping, check_protocol, opened, 
 from workers.connectors.limited import EndedError, limited
 from workers.connectors.port import RefusedTableError, TableShape
 
+T = TypeVar("T")
 MEMORY: Final = 3 << 30
 """The most memory, in bytes, that a process may allocate. A log of half a million files takes about as much."""
 COLUMNS_MAX: Final = 20_000
@@ -32,20 +35,34 @@ def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEM
 
     Raises RefusedTableError with the reason if it cannot be read in place, and OSError if its storage is away.
     """
-    places, seconds = _ASKED if version is None else _COUNTED
+    if version is None:
+        return looked(place.location, partial(shape_here, place, None), memory=memory)
+    places, seconds = _COUNTED
+    with places:
+        return _within(memory, seconds, place.location, partial(shape_here, place, version))
+
+
+def looked(location: str, look: Callable[[], T], *, memory: int = MEMORY) -> T:
+    """Return what a look at a table finds for a statement. Raises its errors, and those of `shape_of`."""
+    places, seconds = _ASKED
+    with places:
+        return _within(memory, seconds, location, look)
+
+
+def _within(memory: int, seconds: float, location: str, call: Callable[[], T]) -> T:
     try:
-        with places:
-            return limited(memory, seconds, _shape, place, version)
+        return limited(memory, seconds, call)
     except TimeoutExpired:
-        raise RefusedTableError(f"the log of {place.location} takes more than {seconds:.0f} s to read") from None
+        raise RefusedTableError(f"the log of {location} takes more than {seconds:.0f} s to read") from None
     except MemoryError:
         most = f"{memory >> 20} MB of memory"
-        raise RefusedTableError(f"the log of {place.location} takes more than {most} to read") from None
+        raise RefusedTableError(f"the log of {location} takes more than {most} to read") from None
     except (DeltaError, EndedError) as error:
-        raise RefusedTableError(f"the log of {place.location} cannot be read: {error}") from error
+        raise RefusedTableError(f"the log of {location} cannot be read: {error}") from error
 
 
-def _shape(place: DeltaPlace, version: int | None) -> TableShape:
+def shape_here(place: DeltaPlace, version: int | None) -> TableShape:
+    """See `shape_of`. It takes what memory the log takes."""
     table = _newest(place) if version is None else opened(place, version)
     check_protocol(list(table.protocol().reader_features or ()))
     check_mapping(table.metadata().configuration)

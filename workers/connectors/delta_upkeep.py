@@ -8,8 +8,10 @@ restart repeats it.
 
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from functools import partial
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 import structlog
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -17,8 +19,10 @@ from deltalake.exceptions import DeltaError
 
 from service.protocol.delta import DeltaOptions
 from workers.connectors.delta_files import Files, delta_table
-from workers.connectors.port import KeptVersions
+from workers.connectors.port import KeptVersions, RefusedTableError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 JOIN_VERSIONS: Final = 64
 """After so many versions the small files are joined."""
@@ -31,21 +35,38 @@ _VACUUMED: Final = ".vacuumed"
 _vacuuming: Final = set[str]()
 
 
-def keep_up(options: DeltaOptions, kept: KeptVersions) -> None:
-    """Do what is due. `kept` is asked only if something may be removed. A failure costs space, and nothing else."""
+class Run(Protocol):
+    """Makes a call, here or elsewhere."""
+
+    def __call__(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return its result."""
+        ...
+
+
+def keep_up(options: DeltaOptions, kept: KeptVersions, run: Run, at_large: Run) -> None:
+    """Do what is due. `kept` is asked only if something may be removed. A failure costs space, and nothing else.
+
+    Files are joined by `run`, and removed by `at_large`.
+    """
     if not options.upsert:
         return  # others may write into it, too
     try:
-        table = delta_table(options)
-        if table.version() - (table.transaction_version(f"{options.app}{_JOINED}") or 0) >= JOIN_VERSIONS:
-            _join(table, options)
-        since = time.time() - (table.transaction_version(f"{options.app}{_VACUUMED}") or 0)  # noqa: TID251 - a file's age
-        if since >= max(options.retention_seconds / 4, _HOUR) and options.location not in _vacuuming:
-            versions = kept()
+        if run(joined, options) and options.location not in _vacuuming:
+            versions, context = kept(), copy_context()
             _vacuuming.add(options.location)
-            threading.Thread(target=_vacuumed, args=(options, versions), daemon=True, name="vacuum").start()
-    except (OSError, DeltaError) as error:
+            work = partial(context.run, _vacuumed, options, versions, at_large)
+            threading.Thread(target=work, daemon=True, name="vacuum").start()
+    except (OSError, DeltaError, RefusedTableError) as error:
         log.warning("lake.not_kept_up", location=options.location, error=str(error))
+
+
+def joined(options: DeltaOptions) -> bool:
+    """Join small files, if it is due. Return whether it is time to remove files."""
+    table = delta_table(options)
+    if table.version() - (table.transaction_version(f"{options.app}{_JOINED}") or 0) >= JOIN_VERSIONS:
+        _join(table, options)
+    since = time.time() - (table.transaction_version(f"{options.app}{_VACUUMED}") or 0)  # noqa: TID251 - a file's age
+    return since >= max(options.retention_seconds / 4, _HOUR)
 
 
 def retention_hours(options: DeltaOptions, oldest: float | None, now: float) -> int:
@@ -64,20 +85,26 @@ def _join(table: DeltaTable, options: DeltaOptions) -> None:
     )
 
 
-def _vacuumed(options: DeltaOptions, kept: Sequence[int]) -> None:
+def _vacuumed(options: DeltaOptions, kept: Sequence[int], run: Run) -> None:
     try:
-        now = time.time()  # noqa: TID251 - a file's age
-        table = delta_table(options)
-        hours = retention_hours(options, _age(options, kept), now)
-        removed = table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
-        done = CommitProperties(app_transactions=[Transaction(f"{options.app}{_VACUUMED}", int(now))])
-        table = delta_table(options)
-        table.create_write_transaction([], "append", table.schema(), commit_properties=done)
-        log.info("lake.vacuumed", location=options.location, files=len(removed), hours=hours)
-    except (OSError, DeltaError) as error:
+        removed, hours = run(vacuum, options, kept)
+        log.info("lake.vacuumed", location=options.location, files=removed, hours=hours)
+    except (OSError, DeltaError, RefusedTableError) as error:
         log.warning("lake.not_kept_up", location=options.location, error=str(error))
     finally:
         _vacuuming.discard(options.location)
+
+
+def vacuum(options: DeltaOptions, kept: Sequence[int]) -> tuple[int, int]:
+    """Remove old files. Return how many, and how old they are in hours."""
+    now = time.time()  # noqa: TID251 - a file's age
+    table = delta_table(options)
+    hours = retention_hours(options, _age(options, kept), now)
+    removed = table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+    done = CommitProperties(app_transactions=[Transaction(f"{options.app}{_VACUUMED}", int(now))])
+    table = delta_table(options)
+    table.create_write_transaction([], "append", table.schema(), commit_properties=done)
+    return len(removed), hours
 
 
 def _age(options: DeltaOptions, kept: Sequence[int]) -> float | None:

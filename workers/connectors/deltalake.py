@@ -17,7 +17,6 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import chain, groupby
 from pathlib import Path
-from subprocess import TimeoutExpired
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -32,38 +31,30 @@ from service.protocol.relation import Relation, RelationKind
 from workers.connectors.delta_changes import MERGED_BYTES, net, portions
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
 from workers.connectors.delta_foreign import SINK, checked
-from workers.connectors.delta_shape import shape_of
-from workers.connectors.delta_upkeep import keep_up
+from workers.connectors.delta_shape import shape_here
 from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
-from workers.connectors.limited import CALLER, MemoryShares, half_of_memory, limited
 from workers.connectors.places import check_place
-from workers.connectors.port import GONE, KeptVersions, MovedError, RefusedTableError
+from workers.connectors.port import GONE, MovedError, RefusedTableError
 
 _BEGAN: Final = "began"
 _OWNER: Final = "tidefill.owner"
 """The transaction whose version says which app writes the changes of a table, alone."""
 _NOBODY: Final = 0
-_SMALL: Final = 64 << 20
-"""The bytes of rows of a table that is merged in this process. Another one takes a second to start."""
-MERGES: Final = MemoryShares(half_of_memory())
-"""The memory of merges. Eight at a time took all that a machine had."""
-_GIVEN: Final = ".given"
-"""The transaction whose version is how many bytes of rows a table was given."""
-_SECONDS_MAX: Final = 3600.0
-"""Nothing else ends the merge of a sink that was dropped."""
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
 
 def claim(options: Mapping[str, str], relation: Relation) -> None:
-    """Create the table, or check that the one that is there can be used. Raises ValueError with the reason."""
+    """Create the table, or check that the one that is there can be used. Raises ValueError with the reason.
+
+    A log of other programs may take all memory, or never end.
+    """
     read = _options(options, relation)
     check_place(read)
     try:
         with in_a_line():
             _try_out(read)
             if Files.of(read).names("_delta_log"):
-                # A log of other programs may take all memory, or never end: a process with limits reads it first.
-                shape_of(DeltaPlace(location=read.location, store=read.store))
+                shape_here(DeltaPlace(location=read.location, store=read.store), None)
             table = _present(read)
             if table is None:
                 _create(read, relation)
@@ -193,10 +184,6 @@ class DeltaSink:
         """See `Sink`."""
         return delta_table(self.options).version() if self._deliver(self.generation, upto) else None
 
-    def keep_up(self, kept: KeptVersions) -> None:
-        """See `Sink`."""
-        keep_up(self.options, kept)
-
     def clean_up(self, *, purge: bool = False) -> None:
         """See `Sink`."""
         staged = staged_in(self.options)
@@ -268,8 +255,7 @@ class DeltaSink:
     ) -> None:
         """Make files part of the table, or all of it, by one commit."""
         actions: list[AddAction | RemoveAction] = [self._added(note) for note in notes]
-        given = self._given(None if mode == "overwrite" else table, notes)
-        table.create_write_transaction(actions, mode, table.schema(), commit_properties=self.said(*said, given))
+        table.create_write_transaction(actions, mode, table.schema(), commit_properties=self.said(*said))
 
     def _added(self, note: Note) -> AddAction:
         """Return the action that makes a file part of the table. Raises FileNotFoundError if somebody removed it."""
@@ -279,34 +265,11 @@ class DeltaSink:
 
     def merge(self, table: DeltaTable, epoch: int, notes: Sequence[Note], *also: Transaction) -> None:
         """Merge the changes of some epochs, of each key the last one. A merge unpacks the rows of all files that it
-        touches, which may take more memory than the worker has.
+        touches.
 
-        Raises RefusedTableError if that takes more than the share of a caller, and OSError while others have a part.
+        Raises RefusedTableError if another program has changed rows.
         """
-        given = self._given(table, notes)
-        said = [Transaction(self.options.app, epoch), *also, *self.untouched(table), given]
-        with MERGES.share(CALLER.get()) as memory:
-            if given.version <= _SMALL:
-                self.merge_here(table, notes, said)
-            else:
-                self._merge_apart(table, notes, said, memory)
-
-    def _merge_apart(self, table: DeltaTable, notes: Sequence[Note], said: Sequence[Transaction], memory: int) -> None:
-        here, pickled = (self.options, self.relation, self.generation), [(one.app_id, one.version) for one in said]
-        try:
-            limited(memory, _SECONDS_MAX, _merged, here, table.version(), notes, pickled)
-        except TimeoutExpired:
-            raise RefusedTableError(f"a commit of changes takes more than {_SECONDS_MAX:.0f} s") from None
-        except MemoryError:
-            if memory < MERGES.most:
-                raise OSError("the merges of others leave too little memory for a commit of changes") from None
-            raise RefusedTableError(
-                f"a commit of changes takes more than {memory >> 20} MB of memory: with partitions (partition_by)"
-                " it touches fewer rows"
-            ) from None
-
-    def merge_here(self, table: DeltaTable, notes: Sequence[Note], said: Sequence[Transaction]) -> None:
-        """Merge the changes in this process."""
+        said = [Transaction(self.options.app, epoch), *also, *self.untouched(table)]
         key = self.options.key
         # Without parentheses, delta-rs takes the next condition for a part of the second value.
         same = " and ".join(f"({_of('t', one)} is not distinct from {_of('s', one)})" for one in key)
@@ -320,14 +283,6 @@ class DeltaSink:
         gone = _of("s", GONE)
         merge = merge.when_matched_delete(gone).when_matched_update_all(f"not {gone}", except_cols=[GONE])
         merge.when_not_matched_insert_all(f"not {gone}", except_cols=[GONE]).execute()
-
-    def _given(self, table: DeltaTable | None, notes: Sequence[Note]) -> Transaction:
-        """Return how many bytes of rows a table has been given with these. A table of an earlier release is large."""
-        app = f"{self.options.app}{_GIVEN}"
-        before = 0 if table is None else table.transaction_version(app)
-        if before is None:
-            before = _SMALL + 1 if table is not None and table.file_uris() else 0
-        return Transaction(app, before + sum(note.memory for note in notes))
 
     def untouched(self, table: DeltaTable) -> Sequence[Transaction]:
         """Return what a commit says of the versions before it. Raises RefusedTableError if another program has changed
@@ -350,14 +305,6 @@ class DeltaSink:
                 if f"{self.options.location}/{note.path}" not in table:
                     self.files.remove(note.path)
         self.files.remove_folder(folder)
-
-
-def _merged(
-    of: tuple[DeltaOptions, Relation, Generation], version: int, notes: Sequence[Note], said: Sequence[tuple[str, int]]
-) -> None:
-    sink = DeltaSink(*of)
-    with in_a_line():
-        sink.merge_here(delta_table(sink.options, version), notes, [Transaction(*one) for one in said])
 
 
 def _options(options: Mapping[str, str], relation: Relation) -> DeltaOptions:

@@ -8,10 +8,11 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -107,10 +108,14 @@ def listed(folder: Folder) -> Mapping[str, Stamp]:
     return {
         one.path: files.stamp_of(one)
         for one in found
-        if one.type is pa_fs.FileType.File
-        and takes(folder, one.path)
-        and not any(one.path.startswith(table) for table in tables)
+        if one.type is pa_fs.FileType.File and takes(folder, one.path) and not _is_within(one.path, tables)
     }
+
+
+def _is_within(path: str, folders: Collection[str]) -> bool:
+    """Whether one of the folders, whose paths end with a slash, is above a file. The outermost one is empty."""
+    ends = (place + 1 for place, letter in enumerate(path) if letter == "/")
+    return any(path[:end] in folders for end in chain((0,), ends))
 
 
 def _walked(location: str) -> list[str]:

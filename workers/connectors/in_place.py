@@ -22,7 +22,9 @@ from service.protocol.table_format import POSTGRES
 from service.protocol.vnodes import Runs
 from workers.backfill.positions import Block, PageSize, Span
 from workers.backfill.stages import BoundStage
-from workers.connectors.delta_rows import changes_of, page_of, snapshot_of
+from workers.connectors.delta_apart import apart
+from workers.connectors.delta_log import known_rows
+from workers.connectors.delta_rows import changes_of, page_of
 from workers.connectors.folder_rows import changes_between, page_at, rows_at
 from workers.connectors.kinds import SecretOf, options_of
 from workers.state_store.port import (
@@ -114,7 +116,7 @@ class PlacedStore:
         if is_folder(relation):
             return rows_at(self.inner, relation, at) >= count
         version = version_at(self.inner, relation, at)
-        return version is not None and snapshot_of(place_of(relation), version).rows >= count
+        return version is not None and _known_rows(place_of(relation), version) >= count
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """See `VersionedStore`."""
@@ -175,6 +177,11 @@ def kept_versions(store: SqlStore, relation: Relation) -> Sequence[int]:
 def version_at(store: VersionedStore, relation: Relation, at: Epoch) -> int | None:
     """Return the version that a relation of a lake has at a committed epoch, None before it has any."""
     return _version_at(store, relation.id, relation.name, at)
+
+
+@lru_cache(maxsize=64)
+def _known_rows(place: DeltaPlace, version: int) -> int:
+    return apart(known_rows, place, version)
 
 
 # A committed epoch keeps its version. A task reads many pages of it.

@@ -7,18 +7,17 @@ from service.protocol import delta, file_source
 from service.protocol.connector import Connector
 from service.protocol.ids import Generation
 from service.protocol.relation import Relation
-from workers.connectors import delta_watch, deltalake, folder_watch
+from workers.connectors import delta_apart, delta_watch, folder_watch
 from workers.connectors.blackhole import Blackhole
 from workers.connectors.constant import Constants
 from workers.connectors.datagen import Generator
-from workers.connectors.delta_carried import CarriedTable
 from workers.connectors.port import Carried, Claim, Describe, MakeCarried, MakeReader, MakeSink, Sink
 
 SOURCES: Final[Mapping[str, MakeReader]] = {"datagen": Generator.of, "constant": Constants.of}
-SINKS: Final[Mapping[str, MakeSink]] = {"blackhole": Blackhole.of, delta.NAME: deltalake.DeltaSink.of}
-CARRIED: Final[Mapping[str, MakeCarried]] = {delta.NAME: CarriedTable.of}
+SINKS: Final[Mapping[str, MakeSink]] = {"blackhole": Blackhole.of, delta.NAME: delta_apart.ApartSink.of}
+CARRIED: Final[Mapping[str, MakeCarried]] = {delta.NAME: delta_apart.ApartCarried.of}
 """Connectors whose tables followed tables may have."""
-CLAIMS: Final[Mapping[str, Claim]] = {delta.NAME: deltalake.claim}
+CLAIMS: Final[Mapping[str, Claim]] = {delta.NAME: delta_apart.claim}
 """Connectors whose targets are made ready before the job begins."""
 
 LAKES: Final[Mapping[str, Describe]] = {delta.NAME: delta_watch.describe, file_source.NAME: folder_watch.describe}

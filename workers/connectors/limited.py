@@ -1,11 +1,14 @@
-"""Run a call in a process of its own whose memory is bounded (I13): what it takes depends on data of others.
+"""Run calls in processes of their own whose memory is bounded (I13): what they take depends on data of others.
 
-`limited` asks, and `python -m workers.connectors.limited` answers.
+`limited` and `Standing` ask, and `python -m workers.connectors.limited` answers.
 """
 
+import atexit
 import os
 import pickle
+import re
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -16,18 +19,25 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 CALLER: ContextVar[str] = ContextVar("CALLER", default="")
 """The user who created the job for which this thread works."""
 _LOOK_SECONDS: Final = 1.0
+IDLE_SECONDS: Final = 60.0
+_NO_STACK: Final = re.compile(r"Resource temporarily unavailable|can't start new thread")
+"""What is said if there is no memory for the stack of another thread."""
 _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 
+_Answer = tuple[Exception | str | None, Any]
+"""An error, or the text of one that cannot be pickled; and a result."""
+
+
 class EndedError(OSError):
-    """The process ended before it answered."""
+    """The process ended before it answered, or with an error of a library that cannot be pickled."""
 
 
 def half_of_memory() -> int:
@@ -44,19 +54,107 @@ def limited(memory: int, seconds: float | None, call: Callable[P, T], *args: P.a
     Raises MemoryError if it allocates more than `memory` bytes, subprocess.TimeoutExpired after `seconds`, and
     EndedError if the process ended otherwise.
     """
-    # `workers.spark.session.start` has put this code on the path of the worker's processes.
-    command = [sys.executable, "-m", __spec__.name, str(memory)]
     asked = pickle.dumps((call, args, kwargs), pickle.HIGHEST_PROTOCOL)
-    done = subprocess.run(command, input=asked, capture_output=True, timeout=seconds, check=False)  # noqa: S603 - no shell
+    done = subprocess.run(_command(memory), input=asked, capture_output=True, timeout=seconds, check=False)  # noqa: S603 - no shell
     if done.returncode == 0:
-        error, result = pickle.loads(done.stdout)  # noqa: S301 - its own answer
-        if error is not None:
-            raise error
-        return result
-    if done.returncode < 0 and done.returncode != -signal.SIGKILL:
-        raise MemoryError  # an allocation that fails ends a library with a signal
-    last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    raise EndedError(f"the process ended with {done.returncode}: {last}")
+        return _result(pickle.loads(done.stdout))  # noqa: S301 - its own answer
+    raise _ended(done.returncode, done.stderr)
+
+
+@dataclass
+class Standing:
+    """A process for calls, one after the other: to start one for each call takes a second.
+
+    It starts with a call. It ends when it has had none for `IDLE_SECONDS`, and when one has taken all its memory.
+    """
+
+    memory: int
+    _process: "subprocess.Popen[bytes] | None" = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """End the process, if there is one, also in the midst of a call."""
+        if (process := self._process) is not None:
+            process.kill()
+            self._end(process)
+
+    def call(self, seconds: float, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Wait for the calls before, and return what this one returns, or raise what it raises. Raises as `limited`."""
+        asked = pickle.dumps((call, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        with self._lock:
+            answer = self._answer(asked, seconds) or self._answer(asked, seconds)
+            if answer is None:
+                raise EndedError("the process ended before it was asked")
+            return _result(answer)
+
+    def _answer(self, asked: bytes, seconds: float) -> _Answer | None:
+        """Return the answer. None: the process had just ended, because it had no call for long."""
+        process, late = self._running(), threading.Event()
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(seconds, end)
+        timer.start()
+        try:
+            with suppress(BrokenPipeError):  # the call is too large, and answered in the midst of it
+                process.stdin.write(asked)
+                process.stdin.flush()
+            answer: _Answer = pickle.load(process.stdout)  # noqa: S301 - its own answer
+        except (OSError, EOFError, pickle.UnpicklingError):
+            code = self._end(process)
+        else:
+            if late.is_set() or isinstance(answer[0], MemoryError):
+                self._end(process)
+            return answer
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise subprocess.TimeoutExpired(process.args, seconds)
+        if code == 0:
+            return None
+        raise _ended(code, b"")
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            pipe, command = subprocess.PIPE, [*_command(self.memory), str(IDLE_SECONDS)]
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe)  # noqa: S603 - no shell
+        return self._process
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> int:
+        """Wait for the end of a process that gets no further call, and return how it ended."""
+        self._process = None
+        with suppress(OSError, ValueError):
+            process.communicate()
+        return process.wait()
+
+
+def _command(memory: int) -> list[str]:
+    # `workers.spark.session.start` has put this code on the path of the worker's processes.
+    return [sys.executable, "-m", __spec__.name, str(memory)]
+
+
+def _result(answer: _Answer) -> Any:
+    error, result = answer
+    if isinstance(error, str):
+        raise EndedError(error)
+    if error is not None:
+        raise error
+    return result
+
+
+def _ended(code: int, said: bytes) -> Exception:
+    """Return the error of a process that has not answered."""
+    if code < 0 and code != -signal.SIGKILL:
+        return MemoryError()  # an allocation that fails ends a library with a signal
+    last = said.decode(errors="replace").strip().rpartition("\n")[2]
+    return EndedError(f"the process ended with {code}: {last}")
 
 
 @dataclass
@@ -100,18 +198,42 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Answer one call."""
+    """Answer calls until there are no more, or none for some seconds."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    memory = int(sys.argv[1])
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    memory, *idle = map(float, sys.argv[1:])
+    resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # What anything prints is no answer.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while select.select([sys.stdin.buffer], [], [], *idle)[0]:
+        try:
+            # The modules of the call are imported here, and their memory is counted as well.
+            call, args, kwargs = pickle.load(sys.stdin.buffer)  # noqa: S301 - sent by the worker
+        except EOFError:
+            return
+        except Exception as error:  # noqa: BLE001 - as below
+            answers.write(_pickled((error, None)))
+            return  # somewhere in the midst of a call
+        answers.write(_pickled(_answered(call, args, kwargs)))
+        answers.flush()
+
+
+def _answered(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Exception | None, Any]:
     try:
-        # The modules of the call are imported here, and their memory is counted as well.
-        call, args, kwargs = pickle.load(sys.stdin.buffer)  # noqa: S301 - sent by the worker
-        answer = None, call(*args, **kwargs)
+        return None, call(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - raised there
-        answer = error, None
-    sys.stdout.buffer.write(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+        return MemoryError() if _NO_STACK.search(str(error)) else error, None
+
+
+def _pickled(answer: tuple[Exception | None, Any]) -> bytes:
+    try:
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+    except MemoryError as error:
+        return pickle.dumps((error, None))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        # The classes of this module have another name here than where it is raised.
+        return pickle.dumps((f"{type(answer[0]).__name__}: {answer[0]}", None))
 
 
 if __name__ == "__main__":

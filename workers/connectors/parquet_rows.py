@@ -162,7 +162,7 @@ def read_rows(
     They have the columns of the relation in their wire types, and `more`. Raises GoneFileError, and RefusedTableError
     for a file that changed, or that takes too much memory.
     """
-    with _read(one.path), _bounded(one.path):
+    with _read(one.path), bounded(one.path):
         if one.stamp is not None and files.stamp(one.path) != one.stamp:
             raise RefusedTableError(f'file "{one.path}" has changed since it was first read')
         with files.opened(one.path) as opened_file:
@@ -196,7 +196,7 @@ def allocated() -> int:
 
 
 @contextmanager
-def _bounded(path: str) -> Generator[None]:
+def bounded(path: str) -> Generator[None]:
     """Bound what this process may allocate beyond what it has (I13), so that no other thread of it lacks memory before.
 
     Raises RefusedTableError if a file takes more.

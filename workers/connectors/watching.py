@@ -12,6 +12,7 @@ import structlog
 
 from service.protocol.delta import DeltaPlace
 from service.protocol.relation import Relation
+from workers.connectors.limited import CALLER
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS: Final = 1.0
@@ -108,6 +109,7 @@ class Watching:
         self._looked.set()
 
     def _run(self) -> None:
+        CALLER.set(self.caller)
         computed = 0.0
         while not self.over:
             with _LONG_LOOKS[self.caller] if computed > LONG_SECONDS else nullcontext():

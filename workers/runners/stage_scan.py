@@ -150,6 +150,7 @@ class StageScan(HistoryScan):
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the stage's share of the rest of the interval."""
+        CALLER.set(epoch.stores.costs.caller(self.job))
         if self.delivery is not None:
             self._deliver(self.delivery, epoch)
         permits, outcomes = self.page_permits(epoch), ()
@@ -187,7 +188,6 @@ class StageScan(HistoryScan):
         """Deliver what is due. Readers of the relation in its lake get the new version from this epoch on."""
         if self.history_over and self.read_at is None:
             self.read_at = epoch.barrier.prev
-        CALLER.set(epoch.stores.costs.caller(self.job))
         try:
             version = delivery.run(epoch.barrier, epoch.clock(), awaited=self.read_at)
             if version is not None and self.versions:

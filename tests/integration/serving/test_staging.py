@@ -242,7 +242,7 @@ async def test_memory_is_that_of_a_portion(staging: PostgresStaging, monkeypatch
 async def test_i13_a_query_that_postgres_does_not_stop_keeps_its_place(store: Store) -> None:
     """Its caller left, and had the next place at once: soon the login's 32 sessions were taken, also from SELECTs."""
     long = "select count(*) from generate_series(1, 100000000000)"
-    running = "select pid from pg_stat_activity where application_name = 'tidefill-reader' and state = 'active'"
+    running = "select pid::text from pg_stat_activity where application_name = 'tidefill-reader' and state = 'active'"
     async with open_reader_pool(store.logins.reader_url, size=2) as pool:
         staging = PostgresStaging(store.pool, store.pool, pool)
         staging.places = Places(Turns("loads", running=1, waiting=1, seconds=0.2))
@@ -253,7 +253,8 @@ async def test_i13_a_query_that_postgres_does_not_stop_keeps_its_place(store: St
         left = asyncio.create_task(load(long))
         while not (found := await store.rows(running)):
             assert not left.done()
-        os.kill(found[0][0], signal.SIGSTOP)
+        pid = int(str(found[0][0]))
+        os.kill(pid, signal.SIGSTOP)
         try:
             left.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -261,6 +262,6 @@ async def test_i13_a_query_that_postgres_does_not_stop_keeps_its_place(store: St
             with pytest.raises(Unavailable, match="1 loads of this caller run"):
                 await load("select 1")
         finally:
-            os.kill(found[0][0], signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
         await asyncio.gather(*staging.places.lingering)
         assert await load("select 1") == 1

@@ -1,5 +1,6 @@
 """Deliveries to a target: a view in a lake is created and verified by them (I6, I12, I14)."""
 
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,24 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation
 from service.protocol.relation import RelationKind
 from tests.support.lakes import folder
 from tests.unit.workers.test_deltalake import RELATION, Table, prepare
+from workers.connectors import delta_apart
+from workers.connectors.delta_apart import ApartSink
 from workers.connectors.deltalake import DeltaSink
 from workers.connectors.port import GONE, MovedError
 from workers.runners.delivery import Delivery
 from workers.state_store.port import CLOSE, LIVE, PAGE
 
 SLOW = "1 h"
+
+
+Apart = Callable[[DeltaSink], ApartSink]
+
+
+@pytest.fixture
+def apart() -> Generator[Apart]:
+    """Have sinks run in a process, which ends with the test."""
+    yield ApartSink
+    delta_apart._STANDING.of("").end()  # pyright: ignore[reportPrivateUsage]
 
 
 def barrier(prev: int, curr: int, generation: int = 1) -> Barrier:
@@ -28,14 +41,14 @@ def barrier(prev: int, curr: int, generation: int = 1) -> Barrier:
     )
 
 
-def test_i6_an_epoch_that_is_awaited_is_delivered_at_once(tmp_path: Path) -> None:
+def test_i6_an_epoch_that_is_awaited_is_delivered_at_once(tmp_path: Path, apart: Apart) -> None:
     """A view is created when its target has all history, however long its interval is."""
     table = Table(folder(tmp_path), commit_interval=SLOW)
-    delivery = Delivery(table.sink)
+    delivery = Delivery(lambda generation: apart(table.sink(generation)))
     first = delivery.run(barrier(1, 2), 0.0, awaited=None)
     assert first is not None
     assert first == table.version
-    assert isinstance(delivery.sink, DeltaSink)
+    assert delivery.sink is not None
     prepare(delivery.sink, 2, (PAGE, 1, "a"))
     assert delivery.run(barrier(2, 3), 1.0, awaited=None) is None
     assert not delivery.has(Epoch(2))

@@ -13,7 +13,9 @@ from tests.support.lakes import folder
 from tests.unit.workers.test_deltalake import Table, prepare
 from workers.connectors import delta_upkeep
 from workers.connectors.delta_rows import changes_of
-from workers.connectors.delta_upkeep import retention_hours
+from workers.connectors.delta_upkeep import keep_up, retention_hours
+from workers.connectors.deltalake import DeltaSink
+from workers.connectors.port import KeptVersions
 from workers.state_store.port import CLOSE, LIVE, PAGE
 
 HOUR = 3600
@@ -28,6 +30,14 @@ def aged(path: Path, hours: float) -> None:
     for one in [*path.glob("*.parquet"), *path.glob("_delta_log/*.json")]:
         then = one.stat().st_mtime - hours * HOUR
         os.utime(one, (then, then))
+
+
+def here(call: Any, /, *args: Any, **more: Any) -> Any:
+    return call(*args, **more)
+
+
+def kept_up(sink: DeltaSink, kept: KeptVersions) -> None:
+    keep_up(sink.options, kept, here, here)
 
 
 def vacuumed() -> None:
@@ -51,12 +61,12 @@ def test_small_files_are_joined_and_no_row_changes(tmp_path: Path, monkeypatch: 
     changed(table, range(1, 8))
     sink, rows, before = table.sink(9), table.rows, table.version
     assert len(table.lake.table().file_uris()) > 3
-    sink.keep_up(tuple)
+    kept_up(sink, tuple)
     assert len(table.lake.table().file_uris()) == 1
     assert table.rows == rows
     vacuumed()
     version = table.version
-    sink.keep_up(tuple)
+    kept_up(sink, tuple)
     assert table.version == version, "it is not due any more"
     place, relation = sink.options, table.relation
     assert [*changes_of(place, relation, before, table.version)] == [], "whoever reads it in place sees no change"
@@ -74,16 +84,16 @@ def test_replaced_files_go_and_what_an_epoch_may_read_stays(tmp_path: Path, monk
     changed(table, range(1, 6))
     path, read = tmp_path / "t", table.version - 2
     aged(path, 30)
-    table.sink(9).keep_up(lambda: (read, table.version))
+    kept_up(table.sink(9), lambda: (read, table.version))
     vacuumed()
     assert asked == [pytest.approx((path / f"_delta_log/{read:020}.json").stat().st_mtime)]
     assert DeltaTable(str(path), version=read).to_pyarrow_table()
     rows, options = table.rows, table.sink(9).options
     version = table.version
-    table.sink(9).keep_up(tuple)
+    kept_up(table.sink(9), tuple)
     vacuumed()
     assert (len(asked), table.version) == (1, version), "it is not due again"
-    delta_upkeep._vacuumed(options, ())  # pyright: ignore[reportPrivateUsage]
+    delta_upkeep.vacuum(options, ())
     with pytest.raises(FileNotFoundError):
         DeltaTable(str(path), version=read).to_pyarrow_table()
     assert table.rows == rows
@@ -98,7 +108,7 @@ def test_a_vacuum_beside_a_merge_fails_neither(tmp_path: Path, monkeypatch: pyte
 
     def late(*given: Any, **more: Any) -> Any:
         monkeypatch.undo()
-        sink.keep_up(tuple)
+        kept_up(sink, tuple)
         vacuumed()
         return real(*given, **more)
 
@@ -127,6 +137,6 @@ def test_a_table_that_others_may_append_to_is_left_alone(tmp_path: Path, monkeyp
     prepare(sink, 1, (LIVE, 1, "a"))
     sink.commit(Epoch(1))
     version = table.version
-    sink.keep_up(tuple)
+    kept_up(sink, tuple)
     vacuumed()
     assert table.version == version

@@ -6,26 +6,24 @@ import socket
 from collections.abc import Generator, Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 from pyarrow.fs import FileSelector
 
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import Epoch, Generation, RelationId
 from service.protocol.relation import Relation, RelationKind
-from tests.support.lakes import SECRET, Lake, bucket, expand, folder, object_store
-from workers.connectors import delta_changes, delta_files, delta_shape, deltalake
+from tests.support.lakes import SECRET, Lake, bucket, folder, object_store
+from workers.connectors import delta_changes, delta_files, deltalake
 from workers.connectors.delta_files import Files
 from workers.connectors.deltalake import DeltaSink
-from workers.connectors.limited import MemoryShares
-from workers.connectors.port import RefusedRowError, RefusedTableError
+from workers.connectors.port import RefusedRowError, RefusedTableError, Sink
 from workers.runners.failure import explain
 from workers.state_store.port import CLOSE, LIVE, OPERATION, PAGE
 
@@ -85,7 +83,7 @@ class Table:
         return {one.path for one in found if one.path.endswith(".parquet") and not one.path.startswith("_")}
 
 
-def prepare(sink: DeltaSink, epoch: int, *rows: Row) -> None:
+def prepare(sink: DeltaSink | Sink, epoch: int, *rows: Row) -> None:
     sink.writer.write(RELATION, Epoch(epoch), batches(rows))
 
 
@@ -117,11 +115,7 @@ def test_i14_an_epoch_is_delivered_once_it_is_committed_and_once(lake: Lake) -> 
     assert table.version == version
 
 
-@pytest.mark.parametrize("small", [256 << 20, 0], ids=["here", "apart"])
-def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(
-    lake: Lake, small: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deltalake, "_SMALL", small)
+def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(lake: Lake) -> None:
     table = Table(lake)
     sink = table.begin(0)
     prepare(sink, 2, (LIVE, 1, "a"), (LIVE, 2, "b"), (LIVE, None, "n"))
@@ -195,37 +189,6 @@ def test_i13_many_pending_changes_are_not_looked_at(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(deltalake, "MERGED_BYTES", 10)
     with pytest.raises(RefusedTableError, match=r"wait for the next commit \(commit_interval\)"):
         sink.pending(Epoch(2))
-
-
-def test_i13_a_merge_of_a_large_table_has_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 GB of rows, which have a few megabytes on disk, took the worker 8 GB."""
-    monkeypatch.setattr(deltalake, "MERGES", MemoryShares(1200 << 20))
-    table = Table(folder(tmp_path))
-    sink = table.begin(0)
-    prepare(sink, 2, *((PAGE, key, "x" * (1 << 20)) for key in range(300)))
-    sink.commit(Epoch(2))
-    prepare(sink, 3, (CLOSE, 7, "x"), (LIVE, 7, "y"))
-    before = table.version
-    with pytest.raises(RefusedTableError, match="more than 600 MB of memory: with partitions"):
-        sink.commit(Epoch(3))
-    monkeypatch.setattr(deltalake, "MERGES", merges := MemoryShares(2400 << 20))
-    with merges.share("another"), pytest.raises(OSError, match="the merges of others leave too little memory"):
-        sink.commit(Epoch(3))
-    assert table.version == before
-    monkeypatch.setattr(deltalake, "MERGES", MemoryShares(8 << 30))
-    sink.commit(Epoch(3))
-    assert (len(table.rows), (7, "y") in table.rows, table.version) == (300, True, before + 1)
-
-
-def test_i13_the_log_of_a_target_is_read_within_limits_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CREATE SINK into a table whose checkpoint fills gigabytes ended three workers, one after the other."""
-    monkeypatch.setattr(deltalake, "shape_of", partial(delta_shape.shape_of, memory=300 << 20))
-    lake = folder(tmp_path)
-    Table(lake, type="append-only")
-    write_deltalake(f"{lake.location}/t", pa.table({"Id": pa.array([1], pa.int64()), "v": ["x"]}), mode="append")
-    expand(Path(lake.location, "t"))
-    with pytest.raises(ValueError, match="takes more than 300 MB of memory to read"):
-        Table(lake, type="append-only")
 
 
 def test_i3_i14_what_died_uncommitted_is_never_there(lake: Lake) -> None:
