@@ -41,8 +41,15 @@ select distinct {_SHOWN}, a.xact_start {_HELD}
 order by a.xact_start nulls first
 """
 _END_READERS: Final = f"""
-select pid, usename, pg_terminate_backend(pid)
-from (select distinct a.pid, a.usename::text {_HELD} and a.usename ~ '{READERS}') reader
+select pid, backend_start, usename, pg_terminate_backend(pid)
+from (select distinct a.pid, a.backend_start, a.usename::text {_HELD} and a.usename ~ '{READERS}') reader
+"""
+_UNENDING: Final = f"""
+select distinct {_SHOWN}, a.xact_start, a.backend_start {_HELD} and a.pid = any (%s)
+"""
+_unending: Final = dict[int, datetime]()
+"""The sessions that were told to end and have not, with their begin: Postgres cannot interrupt some functions. Nobody
+waits for them again.
 """
 # The view `pg_stat_activity` would need locks on shared catalogs, and there may be none left.
 _PRESENT: Final = "select pid from pg_stat_get_activity(null) where pid = any (%s)"
@@ -109,10 +116,21 @@ async def users(conn: Connection, names: Collection[str], *, older: str = "0s") 
 async def end_readers(conn: Connection, names: Collection[str]) -> None:
     """End the sessions of reading logins that hold a lock on one of these relations."""
     found = await (await conn.execute(trusted(_END_READERS), [list(names)])).fetchall()
-    left = await until_ended(conn, [pid for pid, _, _ in found], END_MS)
-    for pid, login, told in found:
+    left = await until_ended(conn, [pid for pid, *_ in found], END_MS)
+    _unending.update({pid: since for pid, since, *_ in found if pid in left})
+    for pid, _, login, told in found:
         why = f"it reads a dropped relation whose name is used again: {', '.join(names)}"
         log.warning("session.ended", pid=pid, login=login, ended=told and pid not in left, why=why)
+
+
+async def unending(conn: Connection, names: Collection[str]) -> Sequence[str]:
+    """Return the sessions that hold a lock on one of these relations, and that were told to end in vain."""
+    for pid in set(_unending) - set(await _present(conn, _unending)):
+        _unending.pop(pid, None)
+    if not _unending:
+        return []
+    rows = await (await conn.execute(trusted(_UNENDING), [list(names), list(_unending)])).fetchall()
+    return [_said(*shown) for *shown, _, since in rows if _unending.get(shown[0]) == since]
 
 
 async def until_ended(conn: Connection, told: Collection[int], within_ms: int) -> Collection[int]:
