@@ -241,8 +241,12 @@ async def test_memory_is_that_of_a_portion(staging: PostgresStaging, monkeypatch
 
 async def test_i13_a_query_that_postgres_does_not_stop_keeps_its_place(store: Store) -> None:
     """Its caller left, and had the next place at once: soon the login's 32 sessions were taken, also from SELECTs."""
-    long = "select count(*) from generate_series(1, 100000000000)"
-    running = "select pid::text from pg_stat_activity where application_name = 'tidefill-reader' and state = 'active'"
+    long = "select count(*) from generate_series(1, 1000000) a, generate_series(1, 1000000) b"
+    # Before, it may hold locks that everybody needs.
+    running = (
+        "select pid::text from pg_stat_activity where application_name = 'tidefill-reader' and state = 'active'"
+        " and clock_timestamp() - query_start > interval '1 s'"
+    )
     async with open_reader_pool(store.logins.reader_url, size=2) as pool:
         staging = PostgresStaging(store.pool, store.pool, pool)
         staging.places = Places(Turns("loads", running=1, waiting=1, seconds=0.2))
