@@ -27,6 +27,7 @@ from service.domain.errors import (
     InUse,
     Invalid,
     MetaError,
+    Moved,
     NotFound,
     OverQuota,
     Refused,
@@ -101,6 +102,7 @@ KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
         Unreachable: Kind("unreachable", 503, "A host that the request names does not answer"),
         Exhausted: Kind("exhausted", 503, "A store lacks space, memory or time"),
         Deadlocked: UNAVAILABLE,
+        Moved: UNAVAILABLE,
         InUse: UNAVAILABLE,
         Unavailable: UNAVAILABLE,
     }

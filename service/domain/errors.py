@@ -13,6 +13,7 @@
     │  ├─ Deposed           a newer leader term exists
     │  └─ Stale             the worker or its generation is stale
     └─ Unavailable    a store or server did not answer in time: retry
+       ├─ Moved             a question that may be answered later
        ├─ Deadlocked        Postgres rolled the transaction back for another one: run it again as a whole
        ├─ Exhausted         a store answered that it lacks space, memory or time: retry, but not for ever
        └─ InUse             the transaction of another session is in the way: retry when it has ended
@@ -119,6 +120,10 @@ class Stale(Fenced):
 
 class Unavailable(MetaError):
     """A store or server did not answer in time. The caller may retry."""
+
+
+class Moved(Unavailable):
+    """The same question may be answered later: a relation that it reads has just changed, or its worker is busy."""
 
 
 class Deadlocked(Unavailable):

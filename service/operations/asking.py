@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from service.domain.errors import Invalid, Unavailable
+from service.domain.errors import Invalid, Moved, Unavailable
 from service.operations.leaving import LEFT, Gone, unless
 from service.operations.polling import until
 from service.operations.world import World
@@ -26,10 +26,6 @@ from service.turns import Turns
 NO_WORKER: Final = "no worker is alive"
 
 
-class MovedError(Unavailable):
-    """The same question may be answered later: a relation that it reads has just changed, or its worker is busy."""
-
-
 @dataclass(frozen=True, slots=True)
 class Asking:
     """The turn of a caller, in which it asks workers."""
@@ -41,7 +37,7 @@ class Asking:
     async def ask(self, request: Request, *, limit: timedelta) -> Verified | Selected | Done | TableDescribed:
         """Return a worker's answer. Raises Invalid with the worker's reason if it rejects the request, and Unavailable.
 
-        The Unavailable is a MovedError if the worker says that the same question may be answered later.
+        The Unavailable is a Moved if the worker says that the same question may be answered later.
         """
         return await _ask(self.world, request, self.gone, limit=limit)
 
@@ -93,7 +89,7 @@ async def _ask(
     if response is None:
         raise Unavailable("no worker answered in time" if served else f"{NO_WORKER}: try again when one is")
     if isinstance(response, Rejected) and response.again:
-        raise MovedError(response.error)
+        raise Moved(response.error)
     if isinstance(response, Rejected):
         raise Invalid(response.error)
     return response

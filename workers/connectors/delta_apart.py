@@ -8,6 +8,7 @@ Next: `workers.connectors.deltalake` and `workers.connectors.delta_carried`, who
 """
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from service.protocol.delta import DeltaOptions
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
 from workers.connectors import deltalake
@@ -37,7 +39,7 @@ SHARES: Final = MemoryShares(half_of_memory())
 _SECONDS_MAX: Final = 3600.0
 """Nothing else ends the merge of a sink that was dropped."""
 _CLEANED_SECONDS: Final = 45.0
-_PURGED_SECONDS: Final = 180.0
+_PURGED_SECONDS: Final = 600.0
 """Nobody waits longer for what remains of a dropped sink, and it takes a thread that answers the service."""
 
 
@@ -50,25 +52,29 @@ class _Processes:
 
     def of(self, caller: str) -> Standing:
         with self._lock:
+            for other in [other for other, one in self._of.items() if one.over]:
+                # Its process had no call for long. Nobody may ever ask for it again.
+                self._of.pop(other).end()
             return self._of[caller]
 
 
 _STANDING: Final = _Processes()
-_LARGE: Final = set[str]()
-"""The tables for which that process was too small."""
+_LARGE: Final = dict[str, float]()
+"""The tables for which that process was too small, and until when that is remembered."""
+_LARGE_SECONDS: Final = 600.0
 
 
 def apart(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Make a call in the process of the caller for which this thread works, and return its result.
 
-    Raises its errors, and RefusedTableError if it takes too much memory or time.
+    Raises its errors, RefusedTableError if it takes too much memory, and OSError if it takes too much time.
     """
     try:
         return _STANDING.of(CALLER.get()).call(_SECONDS, call, *args, **kwargs)
     except MemoryError:
         raise RefusedTableError(f"the Delta table takes more than {MEMORY >> 20} MB of memory to read") from None
     except TimeoutExpired:
-        raise RefusedTableError(f"the Delta table takes more than {_SECONDS:.0f} s to read") from None
+        raise OSError(f"the Delta table takes more than {_SECONDS:.0f} s to read") from None
 
 
 def at_large(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -90,14 +96,22 @@ def at_large(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             ) from None
 
 
-def _run(location: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Make a call that can be repeated, in the process that its table needs."""
-    if location not in _LARGE:
+def _run(location: str, call: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+    """Make a call in the process that its table needs. It can be repeated, or there is another one to make `again`."""
+    if _LARGE.get(location, 0.0) <= _monotonic():
         try:
-            return _STANDING.of(CALLER.get()).call(_SECONDS, call, *args, **kwargs)
+            return _STANDING.of(CALLER.get()).call(_SECONDS, call)
         except (MemoryError, TimeoutExpired):
-            _LARGE.add(location)
-    return at_large(call, *args, **kwargs)
+            _LARGE[location] = _monotonic() + _LARGE_SECONDS
+            return at_large(again or call)
+    return at_large(call)
+
+
+def _keep_up(options: DeltaOptions, kept: KeptVersions) -> None:
+    def run(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return _run(options.location, partial(call, *args, **kwargs))
+
+    keep_up(options, kept, run, at_large)
 
 
 def claim(options: Mapping[str, str], relation: Relation) -> None:
@@ -131,11 +145,12 @@ class ApartSink:
 
     def begin(self, committed: Epoch) -> int | None:
         """See `Sink`."""
-        return _run(self._sink.options.location, DeltaSink.begin, self._sink, committed)
+        return _run(self._sink.options.location, partial(DeltaSink.begin, self._sink, committed))
 
     def commit(self, upto: Epoch) -> int | None:
         """See `Sink`."""
-        return _run(self._sink.options.location, DeltaSink.commit, self._sink, upto)
+        commit = partial(DeltaSink.commit, self._sink, upto)
+        return _run(self._sink.options.location, commit, partial(commit, again=True))
 
     def pending(self, upto: Epoch) -> tuple[int, pa.Table | None]:
         """See `Sink`."""
@@ -143,7 +158,7 @@ class ApartSink:
 
     def keep_up(self, kept: KeptVersions) -> None:
         """See `Sink`."""
-        keep_up(self._sink.options, kept, apart, at_large)
+        _keep_up(self._sink.options, kept)
 
     def clean_up(self, *, purge: bool = False) -> None:
         """See `Sink`."""
@@ -177,13 +192,17 @@ class ApartCarried:
 
     def begin(self) -> Consumed:
         """See `Carried`."""
-        return _run(self._carried.sink.options.location, CarriedTable.begin, self._carried)
+        return _run(self._carried.sink.options.location, partial(CarriedTable.begin, self._carried))
 
     def keep_up(self, kept: KeptVersions) -> None:
         """See `Carried`."""
-        keep_up(self._carried.sink.options, kept, apart, at_large)
+        _keep_up(self._carried.sink.options, kept)
 
     def commit(self, before: Consumed, upto: Epoch, prepared: int, *, truncated: bool) -> Consumed:
         """See `Carried`."""
-        commit, location = CarriedTable.commit, self._carried.sink.options.location
-        return _run(location, commit, self._carried, before, upto, prepared, truncated=truncated)
+        commit = partial(CarriedTable.commit, self._carried, before, upto, prepared, truncated=truncated)
+        return _run(self._carried.sink.options.location, commit)
+
+
+def _monotonic() -> float:
+    return time.monotonic()  # noqa: TID251 - how long something is remembered

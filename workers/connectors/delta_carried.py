@@ -18,12 +18,11 @@ from workers.connectors.delta_files import delta_table, in_a_line
 from workers.connectors.delta_foreign import accepted
 from workers.connectors.delta_log import rows_of
 from workers.connectors.delta_writer import DeltaWriter, notes_in, staged_in
-from workers.connectors.deltalake import DeltaSink
+from workers.connectors.deltalake import PAGES, DeltaSink
 from workers.connectors.port import Consumed, MovedError
 
-_PAGES: Final = ".pages"
 _GENERATION: Final = ".generation"
-"""What follows the app's name in the name of a transaction."""
+"""What follows the app's name in the name of the mark of a generation."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class CarriedTable:
         if (found := sum(one.rows for one in notes)) != prepared:
             raise MovedError(f"of {prepared} rows that were prepared in {folder}/{upto}, {found} are there")
         rows, changes = [one for one in notes if not one.merged], [one for one in notes if one.merged]
-        pages = Transaction(self._app(_PAGES), upto)
+        pages = Transaction(self._app(PAGES), upto)
         if truncated:
             table, both = self._unmoved(has), (Transaction(self.sink.options.app, upto), pages)
             self.sink.add(table, rows, *both, self._mark, accepted(table, self.sink.options), mode="overwrite")
@@ -101,7 +100,7 @@ class CarriedTable:
 
     def _epochs(self, table: DeltaTable) -> tuple[Epoch, Epoch]:
         """Return the epochs up to which a table has the changes, and the rows of history."""
-        changes, pages = (table.transaction_version(self._app(suffix)) or 0 for suffix in ("", _PAGES))
+        changes, pages = (table.transaction_version(self._app(suffix)) or 0 for suffix in ("", PAGES))
         return Epoch(changes), Epoch(pages)
 
     def _consumed(self, table: DeltaTable) -> Consumed:

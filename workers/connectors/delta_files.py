@@ -170,7 +170,8 @@ class Files:
         """Write a file that is there as a whole or not at all."""
         self.make_folders(path)
         written = path if self.in_store else f"{path}.part"
-        self.remove(written)  # a link would lead elsewhere
+        if not self.in_store:
+            self.remove(written)  # a link would lead elsewhere
         with self.system.open_output_stream(written) as stream:
             stream.write(content)
         if not self.in_store:
@@ -191,8 +192,11 @@ class Files:
             return
 
     def clear(self) -> None:
-        """Remove everything below the table's folder."""
-        self.system.delete_dir_contents("", accept_root_dir=True)
+        """Remove everything below the table's folder, the log last: without it, what is left is nobody's."""
+        every: Any = self.system.get_file_info(pa_fs.FileSelector("", allow_not_found=True))
+        for one in sorted(every, key=lambda one: one.base_name == "_delta_log"):
+            remove = self.remove_folder if one.type is pa_fs.FileType.Directory else self.remove
+            remove(one.base_name)
 
 
 def _object_store(store: ObjectStore) -> pa_fs.FileSystem:

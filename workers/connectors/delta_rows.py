@@ -81,7 +81,7 @@ def _apart(place: DeltaPlace, look: Callable[[], T]) -> T:
             f"the log of {place.location} takes more than {MEMORY >> 20} MB of memory to read"
         ) from None
     except TimeoutExpired:
-        raise RefusedTableError(f"the log of {place.location} takes more than {_SECONDS:.0f} s to read") from None
+        raise OSError(f"the log of {place.location} takes more than {_SECONDS:.0f} s to read") from None
 
 
 def _snapshot(place: DeltaPlace, version: int) -> Snapshot:

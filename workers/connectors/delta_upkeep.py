@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from service.protocol.delta import DeltaOptions
 from workers.connectors.delta_files import Files, delta_table
+from workers.connectors.limited import CALLER
 from workers.connectors.port import KeptVersions, RefusedTableError
 
 P = ParamSpec("P")
@@ -86,6 +87,8 @@ def _join(table: DeltaTable, options: DeltaOptions) -> None:
 
 
 def _vacuumed(options: DeltaOptions, kept: Sequence[int], run: Run) -> None:
+    # No commit waits for it.
+    CALLER.set(f"{CALLER.get()} vacuums")
     try:
         removed, hours = run(vacuum, options, kept)
         log.info("lake.vacuumed", location=options.location, files=removed, hours=hours)

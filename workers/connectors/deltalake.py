@@ -40,6 +40,8 @@ _BEGAN: Final = "began"
 _OWNER: Final = "tidefill.owner"
 """The transaction whose version says which app writes the changes of a table, alone."""
 _NOBODY: Final = 0
+PAGES: Final = ".pages"
+"""What follows the app's name in the name of the transaction of rows that are appended to a table of changes."""
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -180,9 +182,10 @@ class DeltaSink:
         return delta_table(self.options).version()
 
     @in_a_line()
-    def commit(self, upto: Epoch) -> int | None:
-        """See `Sink`."""
-        return delta_table(self.options).version() if self._deliver(self.generation, upto) else None
+    def commit(self, upto: Epoch, *, again: bool = False) -> int | None:
+        """See `Sink`. When it is called `again`, because nobody knows how far it came, it returns a version."""
+        delivered = self._deliver(self.generation, upto)
+        return delta_table(self.options).version() if delivered or again else None
 
     def clean_up(self, *, purge: bool = False) -> None:
         """See `Sink`."""
@@ -203,9 +206,9 @@ class DeltaSink:
     def pending(self, upto: Epoch) -> tuple[int, pa.Table | None]:
         """See `Sink`."""
         staged, table = staged_in(self.options), delta_table(self.options)
-        consumed = self.consumed_upto(table)
+        has = changes, _ = self.marks(table)
         folder = f"{staged}/{max(_numbers(self.files, f'{staged}/{_BEGAN}'), default=0)}"
-        epochs = [one for one in _numbers(self.files, folder) if consumed < one <= upto]
+        epochs = [one for one in _numbers(self.files, folder) if changes < one <= upto]
         notes = [note for epoch in epochs for note in notes_in(self.files, folder, epoch) if note.merged]
         if (waiting := sum(note.memory for note in notes)) > MERGED_BYTES:
             # The changes of an hour took 18 GB.
@@ -214,16 +217,21 @@ class DeltaSink:
                 " may be looked at: verify the view after it"
             )
         try:
-            changes = net(self.files, notes, self.options.key) if notes else None
+            last = net(self.files, notes, self.options.key) if notes else None
         except FileNotFoundError:
-            changes = None
-        if consumed > upto or self.consumed_upto(delta_table(self.options)) != consumed:
+            last = None
+        if max(has) > upto or self.marks(delta_table(self.options)) != has:
             raise MovedError("the Delta table has just got newer changes: try again")
-        return table.version(), changes
+        return table.version(), last
 
-    def consumed_upto(self, table: DeltaTable) -> int:
-        """Return the epoch up to which the table has everything, 0 at first."""
-        return table.transaction_version(self.options.app) or 0
+    def marks(self, table: DeltaTable) -> tuple[int, int]:
+        """Return the epochs up to which the table has all changes, and all rows that are appended; 0 at first.
+
+        An epoch may have both, which are two commits.
+        """
+        changes = table.transaction_version(self.options.app) or 0
+        pages = table.transaction_version(f"{self.options.app}{PAGES}")
+        return changes, changes if pages is None else pages
 
     def _deliver(self, generation: int, upto: Epoch) -> bool:
         """Commit what a generation prepared in epochs up to `upto` that the table does not have yet. Return whether
@@ -233,8 +241,10 @@ class DeltaSink:
         epochs = [one for one in _numbers(self.files, folder) if one <= upto]
         if not epochs:
             return False
-        consumed = self.consumed_upto(delta_table(self.options))
-        notes = chain.from_iterable(notes_in(self.files, folder, epoch) for epoch in epochs if epoch > consumed)
+        changes, pages = self.marks(delta_table(self.options))
+        every = chain.from_iterable(notes_in(self.files, folder, epoch) for epoch in epochs)
+        left = [note for note in every if note.epoch > (changes if note.merged else pages)]
+        notes = sorted(left, key=lambda note: (note.epoch, note.merged))
         for merged, some in groupby(notes, key=lambda note: note.merged):
             commit = self.merge if merged else self._append
             for together in portions(some) if merged else [list(some)]:
@@ -244,7 +254,8 @@ class DeltaSink:
         return True
 
     def _append(self, table: DeltaTable, epoch: int, notes: Sequence[Note]) -> None:
-        self.add(table, notes, Transaction(self.options.app, epoch), *self.untouched(table))
+        app = f"{self.options.app}{PAGES}" if self.options.upsert else self.options.app
+        self.add(table, notes, Transaction(app, epoch), *self.untouched(table))
 
     def add(
         self,

@@ -72,11 +72,6 @@ def _found(batches: Iterable[pa.RecordBatch]) -> Iterator[FoundFile]:
             yield FoundFile(one[PATH], Stamp(one[SIZE], one[MODIFIED]), one[FILE_ROWS])
 
 
-def rows_at(store: VersionedStore, relation: Relation, at: Epoch) -> int:
-    """Return how many rows there are at a committed epoch."""
-    return sum(one.rows for one in files_at(store, relation, at))
-
-
 def page_at(
     store: VersionedStore, folder: Folder, relation: Relation, at: Epoch, block: Block, *, size: PageSize
 ) -> ArrowPage:

@@ -22,10 +22,8 @@ from service.protocol.table_format import POSTGRES
 from service.protocol.vnodes import Runs
 from workers.backfill.positions import Block, PageSize, Span
 from workers.backfill.stages import BoundStage
-from workers.connectors.delta_apart import apart
-from workers.connectors.delta_log import known_rows
 from workers.connectors.delta_rows import changes_of, page_of
-from workers.connectors.folder_rows import changes_between, page_at, rows_at
+from workers.connectors.folder_rows import changes_between, page_at
 from workers.connectors.kinds import SecretOf, options_of
 from workers.state_store.port import (
     CLOSE,
@@ -110,13 +108,8 @@ class PlacedStore:
         return page_of(place_of(relation), relation, version_at(self.inner, relation, at), block, size=size)
 
     def has_rows(self, relation: Relation, count: int, *, at: Epoch) -> bool:
-        """See `VersionedStore`. The log of a table in a lake may know of fewer rows than there are."""
-        if relation.lake is None:
-            return self.inner.has_rows(relation, count, at=at)
-        if is_folder(relation):
-            return rows_at(self.inner, relation, at) >= count
-        version = version_at(self.inner, relation, at)
-        return version is not None and _known_rows(place_of(relation), version) >= count
+        """See `VersionedStore`. Spark computes what reads a lake, however many rows it has."""
+        return relation.lake is not None or self.inner.has_rows(relation, count, at=at)
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """See `VersionedStore`."""
@@ -177,11 +170,6 @@ def kept_versions(store: SqlStore, relation: Relation) -> Sequence[int]:
 def version_at(store: VersionedStore, relation: Relation, at: Epoch) -> int | None:
     """Return the version that a relation of a lake has at a committed epoch, None before it has any."""
     return _version_at(store, relation.id, relation.name, at)
-
-
-@lru_cache(maxsize=64)
-def _known_rows(place: DeltaPlace, version: int) -> int:
-    return apart(known_rows, place, version)
 
 
 # A committed epoch keeps its version. A task reads many pages of it.

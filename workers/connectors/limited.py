@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakSet
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,13 +56,16 @@ def limited(memory: int, seconds: float | None, call: Callable[P, T], *args: P.a
     EndedError if the process ended otherwise.
     """
     asked = pickle.dumps((call, args, kwargs), pickle.HIGHEST_PROTOCOL)
-    done = subprocess.run(_command(memory), input=asked, capture_output=True, timeout=seconds, check=False)  # noqa: S603 - no shell
+    pipe = subprocess.PIPE
+    done = subprocess.run(  # noqa: S603 - no shell
+        _command(memory), input=asked, stdout=pipe, stderr=pipe, env=_environment(), timeout=seconds, check=False
+    )
     if done.returncode == 0:
         return _result(pickle.loads(done.stdout))  # noqa: S301 - its own answer
     raise _ended(done.returncode, done.stderr)
 
 
-@dataclass
+@dataclass(eq=False)
 class Standing:
     """A process for calls, one after the other: to start one for each call takes a second.
 
@@ -73,7 +77,13 @@ class Standing:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        atexit.register(self.end)
+        _STANDING.add(self)
+
+    @property
+    def over(self) -> bool:
+        """Whether its process has ended, and no call is under way."""
+        process = self._process
+        return not self._lock.locked() and process is not None and process.poll() is not None
 
     def end(self) -> None:
         """End the process, if there is one, also in the midst of a call."""
@@ -101,6 +111,7 @@ class Standing:
             process.kill()
 
         timer = threading.Timer(seconds, end)
+        timer.daemon = True
         timer.start()
         try:
             with suppress(BrokenPipeError):  # the call is too large, and answered in the midst of it
@@ -124,7 +135,7 @@ class Standing:
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
             pipe, command = subprocess.PIPE, [*_command(self.memory), str(IDLE_SECONDS)]
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe)  # noqa: S603 - no shell
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=_environment())  # noqa: S603 - no shell
         return self._process
 
     def _end(self, process: "subprocess.Popen[bytes]") -> int:
@@ -135,9 +146,23 @@ class Standing:
         return process.wait()
 
 
+_STANDING: Final = WeakSet[Standing]()
+
+
+@atexit.register
+def _end_all() -> None:
+    for one in list(_STANDING):
+        one.end()
+
+
 def _command(memory: int) -> list[str]:
     # `workers.spark.session.start` has put this code on the path of the worker's processes.
     return [sys.executable, "-m", __spec__.name, str(memory)]
+
+
+def _environment() -> dict[str, str]:
+    """With a thread for each core of a large machine, the stacks of Arrow's and delta-rs's would take all memory."""
+    return {**os.environ, "OMP_NUM_THREADS": "4", "TOKIO_WORKER_THREADS": "4"}
 
 
 def _result(answer: _Answer) -> Any:

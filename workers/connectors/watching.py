@@ -109,7 +109,8 @@ class Watching:
         self._looked.set()
 
     def _run(self) -> None:
-        CALLER.set(self.caller)
+        # A commit that takes long delays no look.
+        CALLER.set(f"{self.caller} looks")
         computed = 0.0
         while not self.over:
             with _LONG_LOOKS[self.caller] if computed > LONG_SECONDS else nullcontext():

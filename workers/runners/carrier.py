@@ -46,6 +46,7 @@ class Carrier:
     store: SqlStore
     relation: Relation
     make: Callable[[], Carried]
+    caller: str
     had: Consumed | None = None
     """What the table in the lake has. None until it was reached."""
     delivered: Epoch = _NONE
@@ -92,8 +93,8 @@ class Carrier:
 
     def _run(self) -> None:
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
-        # A storage that answers slowly holds up no other table.
-        CALLER.set(f"relation {self.relation.id}")
+        # A storage that answers slowly holds up neither a sink nor half of the other tables.
+        CALLER.set(f"{self.caller} carries {self.relation.id % 2}")
         while not self._ended.wait(self._pause()):
             try:
                 self.carry()

@@ -123,7 +123,8 @@ class FollowedTable(HistoryScan):
             return
         if self.carrier is None:
             make = partial(self.carried, epoch.barrier.generation)
-            self.carrier = Carrier(spark, epoch.stores.by_sql, self.target, make)
+            caller = epoch.stores.costs.caller(self.job)
+            self.carrier = Carrier(spark, epoch.stores.by_sql, self.target, make, caller)
             self.carrier.start()
         if committed:
             self.carrier.committed(epoch.barrier.prev)

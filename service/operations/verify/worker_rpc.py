@@ -3,10 +3,10 @@
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
-from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.domain.errors import Conflict, Invalid, Moved, NotFound, Unavailable
 from service.domain.job import Job, JobState
 from service.domain.stage_engine import check_verifiable
-from service.operations.asking import Asking, MovedError, computing
+from service.operations.asking import Asking, computing
 from service.operations.jobs.stages import stages_of
 from service.operations.leaving import Gone
 from service.operations.polling import until
@@ -68,7 +68,7 @@ async def _verified(turn: Asking, job: JobId, engine: Engine | None) -> Verified
     async def look() -> Verified | None:
         try:
             return await _compared(turn, job, engine, lake=lake)
-        except MovedError:
+        except Moved:
             return None
 
     answer = await until(world, look, limit=MOVED_WAIT)
@@ -78,7 +78,7 @@ async def _verified(turn: Asking, job: JobId, engine: Engine | None) -> Verified
 
 
 async def _compared(turn: Asking, job: JobId, engine: Engine | None, *, lake: bool) -> Verified:
-    """Have Spark compare a view at the present epochs. Raises MovedError, Conflict, Invalid, Unavailable."""
+    """Have Spark compare a view at the present epochs. Raises Moved, Conflict, Invalid, Unavailable."""
     world = turn.world
     async with world.stores.begin() as tx:
         epochs = await _epochs(tx, await _verifiable(tx, job))

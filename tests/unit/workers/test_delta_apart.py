@@ -26,8 +26,9 @@ from workers.state_store.port import CLOSE, LIVE, PAGE
 @pytest.fixture(autouse=True)
 def _caller(request: pytest.FixtureRequest) -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
     """Have the processes of a test end with it."""
-    CALLER.set(caller := request.node.name)
+    token = CALLER.set(caller := request.node.name)
     yield
+    CALLER.reset(token)
     delta_apart._STANDING.of(caller).end()  # pyright: ignore[reportPrivateUsage]
 
 

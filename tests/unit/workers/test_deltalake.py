@@ -128,6 +128,28 @@ def test_several_epochs_are_one_commit_with_the_last_change_of_each_key(lake: La
     assert (table.rows, table.version) == ([(2, "c"), (None, "N")], before + 1)
 
 
+def test_i14_what_is_cut_off_between_its_two_commits_goes_on(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch with history and changes had all once one of them was there: the other one was lost."""
+    table = Table(lake)
+    sink = table.begin(0)
+    prepare(sink, 2, (LIVE, 1, "A"), (CLOSE, 2, "b"))
+    prepare(sink, 2, (PAGE, 3, "c"))
+    prepare(sink, 3, (LIVE, 3, "C"), (PAGE, 4, "d"))
+
+    def cut(*_: object) -> None:
+        raise OSError("away")
+
+    for name in ("merge", "_append"):
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaSink, name, cut)
+            with pytest.raises(OSError, match="away"):
+                sink.commit(Epoch(3))
+    sink.commit(Epoch(3))
+    assert table.rows == [(1, "A"), (3, "C"), (4, "d")]
+    version = table.version
+    assert (sink.commit(Epoch(3)), sink.commit(Epoch(3), again=True)) == (None, version)
+
+
 def test_i13_changes_of_an_outage_are_merged_in_portions(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that had waited was taken into the worker's memory at once."""
     monkeypatch.setattr(delta_changes, "MERGED_ROWS", 3)
@@ -143,7 +165,7 @@ def test_i13_changes_of_an_outage_are_merged_in_portions(lake: Lake, monkeypatch
     assert table.version == before + 3
     # One that was cut off between them goes on behind the portions that are there.
     assert [
-        sink.consumed_upto(DeltaTable(f"{lake.location}/t", version=version, storage_options=lake.storage))
+        sink.marks(DeltaTable(f"{lake.location}/t", version=version, storage_options=lake.storage))[0]
         for version in range(before, before + 4)
     ] == [0, 3, 4, 5]
 
@@ -218,7 +240,7 @@ def test_i7_i14_a_late_delivery_of_an_old_generation_is_no_second_one(lake: Lake
     table.begin(5)
     assert table.rows == [(1, "a")]
     first.commit(Epoch(5))
-    again = CommitProperties(app_transactions=[Transaction("tidefill-test", 5)])
+    again = CommitProperties(app_transactions=[Transaction("tidefill-test.pages", 5)])
     with pytest.raises(Exception, match="Concurrent transaction"):
         late.create_write_transaction([], "append", late.schema(), commit_properties=again)
     assert table.rows == [(1, "a")]
