@@ -113,8 +113,9 @@ class Settings(BaseSettings):
     calls_max: int = Field(default=1_000, gt=0)
     """How many calls of users may be in progress, including those that wait for a statement."""
     uploads_max: int = Field(default=500, gt=0)
-    """How many calls may be sending their bodies, at most half of TIDEFILL_CALLS_MAX. For another one, the slowest that
-    was awaited for more than a second is answered 408. A JSON body has 60 s; the limits of bulk loads are below.
+    """How many calls may be sending their bodies, at most half of TIDEFILL_CALLS_MAX. For another one, the slowest of
+    the caller with the most that was awaited for more than a second is answered 408. A JSON body has 60 s; the limits
+    of bulk loads are below.
     """
     result_bytes_max: int = Field(default=64 << 20, gt=0)
     """The largest result of a query in bytes: its values in memory, 24 for each value and each element of an array, and

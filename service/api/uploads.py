@@ -1,22 +1,25 @@
 """Bound the number of user calls whose bodies are arriving (I13).
 
 Such a call counts in `service.api.crowd`, and its connection is not closed for another one, because it is in use. So
-clients that send slowly could use up all calls for as long as a body may take. Therefore the slowest body is ended when
-a new one begins. A body that has only just begun is never ended, so the bound can be exceeded for a short time.
+clients that send slowly could use up all calls for as long as a body may take. Therefore the slowest body of the caller
+who sends most of them is ended when a new one begins. A body that has only just begun is never ended, so the bound can
+be exceeded for a short time.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.middleware import BODILESS
 from service.domain.errors import TimedOut
 from service.domain.uploading import Arrival, slowest
+from service.ports.audit import Asker
 
 
 class Uploads:
-    """Ends the slowest arriving body when another one begins while `uploads_max` are arriving."""
+    """Ends a slow arriving body when another one begins while `uploads_max` are arriving."""
 
     def __init__(
         self, app: ASGIApp, *, uploads_max: int, monotonic: Callable[[], float], setting: str = "TIDEFILL_UPLOADS_MAX"
@@ -33,7 +36,8 @@ class Uploads:
             slow = slowest(self.arriving, now=self.monotonic())
             if slow is not None:
                 self.arriving.pop(slow).end()
-        upload = _Upload(self, receive)
+        caller = cast("Asker | None", scope.get("state", {}).get("caller"))
+        upload = _Upload(self, receive, "" if caller is None else caller.actor)
         self.arriving[upload.arrival] = upload
         try:
             await self.app(scope, upload.receive, send)
@@ -44,9 +48,9 @@ class Uploads:
 class _Upload:
     """One arriving body."""
 
-    def __init__(self, uploads: Uploads, receive: Receive) -> None:
+    def __init__(self, uploads: Uploads, receive: Receive, caller: str) -> None:
         self.uploads, self.inner = uploads, receive
-        self.arrival = Arrival()
+        self.arrival = Arrival(caller)
         self.complete = self.ended = False
         self.wait: asyncio.Timeout | None = None
 
@@ -80,6 +84,6 @@ class _Upload:
     def _gave_way(self) -> TimedOut:
         most, setting = self.uploads.uploads_max, self.uploads.setting
         return TimedOut(
-            f"the body came more slowly than {most} others, as many as may arrive at once ({setting}):"
+            f"the body came more slowly than others of {most}, as many as may arrive at once ({setting}):"
             " send it faster, or again later"
         )

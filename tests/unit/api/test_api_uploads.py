@@ -129,11 +129,20 @@ async def test_many_calls_may_come_at_once_and_those_without_a_body_or_of_worker
 
 
 def test_the_slowest_is_found_among_those_that_were_waited_for() -> None:
-    young = Arrival(0, GRACE_SECONDS)
-    link = Arrival(10_000 * 60, 60)
-    trickle = Arrival(1_000 * 60, 60)
-    unread = Arrival(100, 0.1)
+    young = Arrival("", 0, GRACE_SECONDS)
+    link = Arrival("", 10_000 * 60, 60)
+    trickle = Arrival("", 1_000 * 60, 60)
+    unread = Arrival("", 100, 0.1)
     assert slowest([young, unread], now=99) is None
     assert slowest([young, link, trickle, unread], now=99) is trickle
-    stalled = Arrival(1 << 20, 1, waiting_since=0.0)
+    stalled = Arrival("", 1 << 20, 1, waiting_since=0.0)
     assert slowest([link, stalled], now=600) is stalled
+
+
+def test_i13_the_body_that_gives_way_is_of_the_caller_with_the_most() -> None:
+    """Steady loads of 60 kB/s were answered 408: one caller's 500, each begun with a burst, came faster."""
+    steady = Arrival("one", 20_000 * 60, 60)
+    bursts = [Arrival("other", 700_000, 10.0 + number) for number in range(3)]
+    assert slowest([steady, *bursts], now=99) is bursts[-1]
+    begun = [Arrival("third", 0, 0.1) for _ in range(4)]
+    assert slowest([steady, *bursts, *begun], now=99) is None
