@@ -47,6 +47,8 @@ _OUTSIDE_GENERATIONS = Generation(0)
 """The generation of sessions that answer requests. They only read a pinned epoch, so no recovery has to fence them."""
 QUERY_MEMORY = "768m"
 """The heap of a process that computes queries."""
+_LONGEST = 10_000
+"""The characters of a reason. A longer one quotes data, and the answer has to arrive."""
 _JVM_SECONDS = 0.5
 """How long to wait after an error for the JVM to exit. A dying JVM closes its connections a moment before it exits."""
 
@@ -211,12 +213,14 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted:
         return None
     beside = blamed.beside if blamed is not None and (exhausted or blamed.exhausted) else ()
     deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
+    if exhausted and blamed is not None:
+        reason = f"{blamed.where}{BESIDE if beside else ''}: {EXHAUSTED}"
     return Failed(
         worker=worker,
         graph=barrier.graph,
         generation=barrier.generation,
         epoch=barrier.curr,
-        error=f"{blamed.where}{BESIDE if beside else ''}: {EXHAUSTED}" if exhausted and blamed is not None else reason,
+        error=reason[:_LONGEST],
         job=None if blamed is None else blamed.job,
         statement=None if broke is None else broke.statement,
         deterministic=deterministic and not exhausted,

@@ -69,8 +69,12 @@ def apart(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
     Raises its errors, RefusedTableError if it takes too much memory, and OSError if it takes too much time.
     """
+    return _told(lambda: _STANDING.of(CALLER.get()).call(_SECONDS, call, *args, **kwargs))
+
+
+def _told(call: Callable[[], T]) -> T:
     try:
-        return _STANDING.of(CALLER.get()).call(_SECONDS, call, *args, **kwargs)
+        return call()
     except MemoryError:
         raise RefusedTableError(f"the Delta table takes more than {MEMORY >> 20} MB of memory to read") from None
     except TimeoutExpired:
@@ -154,7 +158,8 @@ class ApartSink:
 
     def pending(self, upto: Epoch) -> tuple[int, pa.Table | None]:
         """See `Sink`."""
-        return apart(DeltaSink.pending, self._sink, upto)
+        # Verifications of all callers ask for it: none waits for the process of another.
+        return _told(lambda: limited(MEMORY, _SECONDS, DeltaSink.pending, self._sink, upto))
 
     def keep_up(self, kept: KeptVersions) -> None:
         """See `Sink`."""

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from service.protocol.delta import DeltaPlace
 from workers.connectors.delta_files import delta_table, in_a_line
-from workers.connectors.delta_log import check_mapping, check_protocol, opened, rows_of
+from workers.connectors.delta_log import check_mapping, check_protocol, rows_of
 from workers.connectors.limited import EndedError, limited
 from workers.connectors.port import RefusedTableError, TableShape
 
@@ -22,36 +22,27 @@ T = TypeVar("T")
 MEMORY: Final = 3 << 30
 """The most memory, in bytes, that a process may allocate. A log of half a million files takes about as much."""
 COLUMNS_MAX: Final = 20_000
-_ASKED: Final = threading.BoundedSemaphore(3), 50.0
+SCHEMA_MAX: Final = 16 << 20
+_ASKED: Final = threading.BoundedSemaphore(4), 50.0
 """The most processes that look at tables for statements, and how many seconds each may take. One caller's statements
 have two of them at most, and wait for somewhat longer (`operations.sources.lake.LOOK_WAIT`).
 """
-_COUNTED: Final = threading.BoundedSemaphore(1), 120.0
-"""The same for counting: a worker that starts counts the rows of all tables, and no statement waits for that."""
 
 
-def shape_of(place: DeltaPlace, version: int | None = None, *, memory: int = MEMORY) -> TableShape:
-    """Return what a table is in a version, or now.
+def shape_of(place: DeltaPlace, *, memory: int = MEMORY) -> TableShape:
+    """Return what a table is now.
 
     Raises RefusedTableError with the reason if it cannot be read in place, and OSError if its storage is away.
     """
-    if version is None:
-        return looked(place.location, partial(shape_here, place, None), memory=memory)
-    places, seconds = _COUNTED
-    with places:
-        return _within(memory, seconds, place.location, partial(shape_here, place, version))
+    return looked(place.location, partial(shape_here, place), memory=memory)
 
 
 def looked(location: str, look: Callable[[], T], *, memory: int = MEMORY) -> T:
     """Return what a look at a table finds for a statement. Raises its errors, and those of `shape_of`."""
     places, seconds = _ASKED
-    with places:
-        return _within(memory, seconds, location, look)
-
-
-def _within(memory: int, seconds: float, location: str, call: Callable[[], T]) -> T:
     try:
-        return limited(memory, seconds, call)
+        with places:
+            return limited(memory, seconds, look)
     except TimeoutExpired:
         raise RefusedTableError(f"the log of {location} takes more than {seconds:.0f} s to read") from None
     except MemoryError:
@@ -61,14 +52,16 @@ def _within(memory: int, seconds: float, location: str, call: Callable[[], T]) -
         raise RefusedTableError(f"the log of {location} cannot be read: {error}") from error
 
 
-def shape_here(place: DeltaPlace, version: int | None) -> TableShape:
+def shape_here(place: DeltaPlace) -> TableShape:
     """See `shape_of`. It takes what memory the log takes."""
-    table = _newest(place) if version is None else opened(place, version)
+    table = _newest(place)
     check_protocol(list(table.protocol().reader_features or ()))
     check_mapping(table.metadata().configuration)
     if (number := len(table.schema().fields)) > COLUMNS_MAX:
         raise RefusedTableError(f"it has {number} columns, and at most {COLUMNS_MAX} can be read")
-    return TableShape(table.version(), table.schema().to_json(), rows_of(table))
+    if (size := len(schema := table.schema().to_json())) > SCHEMA_MAX:
+        raise RefusedTableError(f"its schema has {size >> 20} MB, and at most {SCHEMA_MAX >> 20} MB can be read")
+    return TableShape(table.version(), schema, rows_of(table))
 
 
 def _newest(place: DeltaPlace) -> DeltaTable:

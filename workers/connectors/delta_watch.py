@@ -6,6 +6,7 @@ added, removed and marked in any way. Next: `workers.connectors.delta_rows`, whi
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +17,9 @@ from service.protocol.delta_source import delta_columns, source_place
 from service.protocol.relation import Relation
 from workers.connectors.delta_apart import apart
 from workers.connectors.delta_files import Files
-from workers.connectors.delta_log import actions_of, check_mapping, check_protocol, name_of
+from workers.connectors.delta_log import actions_of, check_mapping, check_protocol, known_rows, name_of
 from workers.connectors.delta_shape import shape_of
+from workers.connectors.limited import TEXT_MAX
 from workers.connectors.places import check_place
 from workers.connectors.port import RefusedTableError, TableShape
 from workers.connectors.watching import Watching
@@ -69,7 +71,8 @@ class Watch(Watching):
     def _count(self) -> None:
         now = time.monotonic()  # noqa: TID251 - a thread of its own paces itself
         if now >= self._counted_next:
-            self.rows = shape_of(self.place, self.newest).rows
+            with suppress(OSError, RefusedTableError):  # nobody needs it
+                self.rows = apart(known_rows, self.place, self.newest)
             took = time.monotonic() - now  # noqa: TID251 - as above
             self._counted_next = now + max(COUNT_SECONDS, took / _COUNT_SHARE)
 
@@ -83,7 +86,7 @@ def followed(place: DeltaPlace, relation: Relation, newest: int) -> tuple[int, s
         try:
             _check(files, relation, newest + 1)
         except RefusedTableError as error:
-            return newest, f"version {newest + 1}: {error}"
+            return newest, f"version {newest + 1}: {error}"[:TEXT_MAX]
         newest += 1
         if time.monotonic() > ends:  # noqa: TID251 - as above
             break

@@ -56,7 +56,7 @@ def claim(options: Mapping[str, str], relation: Relation) -> None:
         with in_a_line():
             _try_out(read)
             if Files.of(read).names("_delta_log"):
-                shape_here(DeltaPlace(location=read.location, store=read.store), None)
+                shape_here(DeltaPlace(location=read.location, store=read.store))
             table = _present(read)
             if table is None:
                 _create(read, relation)

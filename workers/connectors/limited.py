@@ -30,6 +30,8 @@ _LOOK_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 60.0
 _NO_STACK: Final = re.compile(r"Resource temporarily unavailable|can't start new thread")
 """What is said if there is no memory for the stack of another thread."""
+TEXT_MAX: Final = 1_000
+"""The characters of an error's text. One of 80 MB was no answer to a barrier that the service takes."""
 _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -248,6 +250,8 @@ def _answered(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     try:
         return None, call(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - raised there
+        # It may quote what was read, of any length.
+        error.args = tuple(one[:TEXT_MAX] if isinstance(one, str) else one for one in error.args)
         return MemoryError() if _NO_STACK.search(str(error)) else error, None
 
 
@@ -258,7 +262,7 @@ def _pickled(answer: tuple[Exception | None, Any]) -> bytes:
         return pickle.dumps((error, None))
     except (pickle.PicklingError, TypeError, AttributeError):
         # The classes of this module have another name here than where it is raised.
-        return pickle.dumps((f"{type(answer[0]).__name__}: {answer[0]}", None))
+        return pickle.dumps((f"{type(answer[0]).__name__}: {answer[0]}"[:TEXT_MAX], None))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,15 @@ import structlog
 
 from service.protocol.delta import DeltaPlace
 from service.protocol.relation import Relation
-from workers.connectors.limited import CALLER
+from workers.connectors.limited import CALLER, TEXT_MAX
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS: Final = 1.0
 """How often is looked for something new."""
 SHARE: Final = 0.1
 """Looking takes at most this share of the time. A folder of many files takes long to list."""
+REST_SECONDS: Final = 120.0
+"""The longest rest. A look may have waited for another one of its caller."""
 LONG_SECONDS: Final = 0.1
 """A table whose last look took more of the processor has its next one in turn with others of this kind."""
 FIRST_SECONDS: Final = 2.0
@@ -100,7 +102,7 @@ class Watching:
         try:
             self.look()
         except Exception as error:  # noqa: BLE001 - whatever a file makes of it, it is looked at again
-            said = str(error) or type(error).__name__
+            said = (str(error) or type(error).__name__)[:TEXT_MAX]
             if self.waiting is None:
                 log.warning("lake.away", relation=self.relation.name, error=said)
             self.waiting = f"{self.place.location} cannot be read now, and is tried again by itself: {said}"
@@ -120,4 +122,4 @@ class Watching:
                 self.try_to_look()
                 took = time.monotonic() - began  # noqa: TID251 - as above
                 computed = time.thread_time() - before
-                self._ended.wait(max(POLL_SECONDS, took / SHARE - took))
+                self._ended.wait(min(max(POLL_SECONDS, took / SHARE - took), REST_SECONDS))

@@ -18,7 +18,6 @@ from service.protocol.request import Verified, Verify, VnodeDifference
 from service.protocol.vnodes import Runs, runs_of
 from workers.connectors.in_place import TableAt
 from workers.connectors.kinds import SINKS
-from workers.connectors.limited import CALLER
 from workers.connectors.port import GONE
 from workers.engines.stage_lookups import Whole
 from workers.engines.whole import blocks_of
@@ -78,8 +77,6 @@ def _with_pending(session: SparkSession, request: Verify, blocks: tuple[Runs, ..
     """
     relation = request.relation
     assert relation.lake is not None
-    # One whose storage hangs holds up a quarter of the others for half a minute.
-    CALLER.set(f"verifications {relation.id % 4}")
     sink = SINKS[relation.lake.name](relation.lake.options, relation, Generation(0))
     version, changes = sink.pending(request.relation_epoch)
     held = Whole(TableAt(version), relation, request.relation_epoch, blocks).frame(session)

@@ -99,7 +99,7 @@ class Carrier:
             try:
                 self.carry()
             except RefusedTableError as error:
-                self.broken, self._table = str(error), None
+                self.broken, self._table = _in_words(error), None
             except Exception as error:  # noqa: BLE001 - tried again
                 if self.away is None and not self._ended.is_set():
                     log.warning("carrier.away", relation=self.relation.name, error=str(error))

@@ -15,10 +15,11 @@ from deltalake import write_deltalake
 from service.protocol.delta import DeltaPlace
 from service.protocol.ids import Epoch
 from tests.support.lakes import expand, folder
+from tests.support.waiting import until
 from tests.unit.workers.test_deltalake import RELATION, Table, prepare
 from workers.connectors import delta_apart, delta_rows, delta_shape, delta_watch
 from workers.connectors.delta_apart import ApartSink
-from workers.connectors.limited import CALLER, MemoryShares, Standing
+from workers.connectors.limited import CALLER, TEXT_MAX, MemoryShares, Standing
 from workers.connectors.port import RefusedTableError
 from workers.state_store.port import CLOSE, LIVE, PAGE
 
@@ -167,3 +168,49 @@ def test_i13_versions_are_parsed_elsewhere(tmp_path: Path, monkeypatch: pytest.M
     watch = delta_watch.Watch(place, table.relation, 0, caller="tests")
     watch.look()
     assert (watch.newest, watch.rows, watch.broken) == (2, 1, None)
+
+
+def test_i13_what_a_log_says_is_told_in_short(tmp_path: Path) -> None:
+    """A type of 80 MB was in each answer to a barrier, which the service took no more: the graph recovered for ever."""
+    table = Table(folder(tmp_path), type="append-only")
+    place = DeltaPlace(location=str(tmp_path / "t"))
+    watch = delta_watch.Watch(place, table.relation, 0, caller="tests")
+    log = tmp_path / "t/_delta_log/00000000000000000000.json"
+    fields = [{"name": "Id", "type": "q" * (1 << 20), "nullable": True, "metadata": {}}]
+    actions: list[Any] = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["schemaString"] = json.dumps({"type": "struct", "fields": fields})
+    text = "\n".join(map(json.dumps, actions))
+    log.write_text(text)
+    watch.try_to_look()
+    assert (watch.rows, watch.broken, watch.waiting) == (None, None, None), "a count that fails is none"
+    (log.parent / "00000000000000000001.json").write_text(text)
+    watch.try_to_look()
+    assert watch.broken is not None
+    assert len(watch.broken) <= TEXT_MAX
+    with pytest.raises(RefusedTableError) as refused:
+        delta_shape.shape_of(place)
+    assert len(str(refused.value)) < 2 * TEXT_MAX
+
+
+def test_i13_no_table_waits_for_the_count_of_another_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One place for all callers' counts was held for two minutes by each log that never ends."""
+    monkeypatch.setattr(delta_apart, "_SECONDS", 600.0)
+    for name in ("theirs", "mine"):
+        write_deltalake(tmp_path / name, pa.table({"id": [1, 2, 3]}))
+    os.mkfifo(tmp_path / "theirs/_delta_log/_last_checkpoint")
+    relation = Table(folder(tmp_path), type="append-only").relation
+    theirs, mine = (
+        delta_watch.Watch(DeltaPlace(location=str(tmp_path / name)), relation, 0, caller=name)
+        for name in ("theirs", "mine")
+    )
+    theirs.start()
+    mine.start(first=True)
+    try:
+        until(lambda: mine.rows == 3, what="its rows are counted")
+        assert theirs.rows is None
+    finally:
+        for one in (theirs, mine):
+            one.end()
+            delta_apart._STANDING.of(f"{one.caller} looks").end()  # pyright: ignore[reportPrivateUsage]
