@@ -15,6 +15,7 @@ def idle_spark() -> Any:
             setJobGroup=_ignored,
             cancelJobGroup=_ignored,
             addJobTag=_ignored,
+            cancelJobsWithTag=_ignored,
             removeJobTag=_ignored,
             setInterruptOnCancel=_ignored,
             _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(dagScheduler=lambda: scheduler)),

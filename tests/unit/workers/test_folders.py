@@ -166,9 +166,6 @@ async def test_i3_each_epoch_has_the_files_that_were_known_in_it(
             assert table.rows(epoch) == wanted(*tables)
             assert table.rows(epoch, 3) == wanted(*tables)
             assert table.rows(epoch, 5, permits=7) == wanted(*tables)
-            count = 20 * len(tables)
-            asked = [table.store.has_rows(table.relation, one, at=epoch) for one in (count, count + 1)]
-            assert asked == [True, False]
         assert table.came(Epoch(0), FIRST) == wanted(some[0])
         assert table.came(FIRST, at) == wanted(*some[1:3])
         assert table.came(FIRST, Epoch(40)) == wanted(*some[1:])
