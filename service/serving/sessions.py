@@ -48,8 +48,8 @@ _UNENDING: Final = f"""
 select distinct {_SHOWN}, a.xact_start, a.backend_start {_HELD} and a.pid = any (%s)
 """
 _unending: Final = dict[int, datetime]()
-"""The sessions that were told to end and have not, with their begin: Postgres cannot interrupt some functions. Nobody
-waits for them again.
+"""The sessions that were told to end and have not, with their begin: Postgres cannot interrupt some functions. They
+are waited for once.
 """
 # The view `pg_stat_activity` would need locks on shared catalogs, and there may be none left.
 _PRESENT: Final = "select pid from pg_stat_get_activity(null) where pid = any (%s)"

@@ -1,6 +1,6 @@
 """Sinks and followed tables whose Delta tables are read and written in processes apart from the worker (I13).
 
-Whoever may write into the folder of such a table can give it a log or files that take any memory and any time. Each
+Every program that may write into the folder of such a table can give it a log that takes any memory and any time. Each
 caller has a process with little memory. What needs more has another one, with the caller's share of half of the
 machine, one at a time. Either may be killed at any moment, as the worker may.
 
@@ -17,7 +17,6 @@ from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from service.protocol.delta import DeltaOptions
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
 from workers.connectors import deltalake
@@ -40,7 +39,7 @@ _SECONDS_MAX: Final = 3600.0
 """Nothing else ends the merge of a sink that was dropped."""
 _CLEANED_SECONDS: Final = 45.0
 _PURGED_SECONDS: Final = 600.0
-"""Nobody waits longer for what remains of a dropped sink, and it takes a thread that answers the service."""
+"""Cleaning up after a dropped sink takes a thread that answers the service, and no caller waits longer for it."""
 
 
 class _Processes:
@@ -53,7 +52,7 @@ class _Processes:
     def of(self, caller: str) -> Standing:
         with self._lock:
             for other in [other for other, one in self._of.items() if one.over]:
-                # Its process had no call for long. Nobody may ever ask for it again.
+                # Its process had no call for long, and there may never be another one.
                 self._of.pop(other).end()
             return self._of[caller]
 
@@ -111,13 +110,6 @@ def _run(location: str, call: Callable[[], T], again: Callable[[], T] | None = N
     return at_large(call)
 
 
-def _keep_up(options: DeltaOptions, kept: KeptVersions) -> None:
-    def run(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return _run(options.location, partial(call, *args, **kwargs))
-
-    keep_up(options, kept, run, at_large)
-
-
 def claim(options: Mapping[str, str], relation: Relation) -> None:
     """See `deltalake.claim`."""
     try:
@@ -126,16 +118,11 @@ def claim(options: Mapping[str, str], relation: Relation) -> None:
         raise ValueError(f"{options['location']} cannot be used by the worker: {error}") from error
 
 
-class ApartSink:
-    """A `Sink` into a Delta table."""
+class _Apart:
+    """What both kinds of tables have in common."""
 
     def __init__(self, sink: DeltaSink) -> None:
         self._sink = sink
-
-    @classmethod
-    def of(cls, options: Mapping[str, str], relation: Relation, generation: Generation) -> "ApartSink":
-        """Return the sink. The service has checked the options."""
-        return cls(DeltaSink.of(options, relation, generation))
 
     @property
     def commit_seconds(self) -> float:
@@ -147,9 +134,26 @@ class ApartSink:
         """See `Sink`."""
         return self._sink.writer
 
+    def keep_up(self, kept: KeptVersions) -> None:
+        """See `Sink`."""
+        keep_up(self._sink.options, kept, self._run, at_large)
+
+    def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make a call that can be repeated in the process that the table needs."""
+        return _run(self._sink.options.location, partial(call, *args, **kwargs))
+
+
+class ApartSink(_Apart):
+    """A `Sink` into a Delta table."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], relation: Relation, generation: Generation) -> "ApartSink":
+        """Return the sink. The service has checked the options."""
+        return cls(DeltaSink.of(options, relation, generation))
+
     def begin(self, committed: Epoch) -> int | None:
         """See `Sink`."""
-        return _run(self._sink.options.location, partial(DeltaSink.begin, self._sink, committed))
+        return self._run(DeltaSink.begin, self._sink, committed)
 
     def commit(self, upto: Epoch) -> int | None:
         """See `Sink`."""
@@ -161,10 +165,6 @@ class ApartSink:
         # Verifications of all callers ask for it: none waits for the process of another.
         return _told(lambda: limited(MEMORY, _SECONDS, DeltaSink.pending, self._sink, upto))
 
-    def keep_up(self, kept: KeptVersions) -> None:
-        """See `Sink`."""
-        _keep_up(self._sink.options, kept)
-
     def clean_up(self, *, purge: bool = False) -> None:
         """See `Sink`."""
         seconds = _PURGED_SECONDS if purge else _CLEANED_SECONDS
@@ -174,10 +174,11 @@ class ApartSink:
             raise OSError(f"{self._sink.options.location} cannot be cleaned up: {error}") from None
 
 
-class ApartCarried:
+class ApartCarried(_Apart):
     """A `Carried`: the Delta table of a followed table."""
 
     def __init__(self, carried: CarriedTable) -> None:
+        super().__init__(carried.sink)
         self._carried = carried
 
     @classmethod
@@ -185,28 +186,13 @@ class ApartCarried:
         """Return the table. The service has checked the options."""
         return cls(CarriedTable.of(options, relation, generation))
 
-    @property
-    def commit_seconds(self) -> float:
-        """See `Carried`."""
-        return self._carried.commit_seconds
-
-    @property
-    def writer(self) -> DeltaWriter:
-        """See `Carried`."""
-        return self._carried.writer
-
     def begin(self) -> Consumed:
         """See `Carried`."""
-        return _run(self._carried.sink.options.location, partial(CarriedTable.begin, self._carried))
-
-    def keep_up(self, kept: KeptVersions) -> None:
-        """See `Carried`."""
-        _keep_up(self._carried.sink.options, kept)
+        return self._run(CarriedTable.begin, self._carried)
 
     def commit(self, before: Consumed, upto: Epoch, prepared: int, *, truncated: bool) -> Consumed:
         """See `Carried`."""
-        commit = partial(CarriedTable.commit, self._carried, before, upto, prepared, truncated=truncated)
-        return _run(self._carried.sink.options.location, commit)
+        return self._run(CarriedTable.commit, self._carried, before, upto, prepared, truncated=truncated)
 
 
 def _monotonic() -> float:

@@ -22,7 +22,7 @@ from workers.connectors.deltalake import PAGES, DeltaSink
 from workers.connectors.port import Consumed, MovedError
 
 _GENERATION: Final = ".generation"
-"""What follows the app's name in the name of the mark of a generation."""
+"""The suffix of the app in the name of the mark of a generation."""
 
 
 @dataclass(frozen=True)

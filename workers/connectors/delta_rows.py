@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from service.protocol.delta import DeltaPlace
 from service.protocol.relation import TRAVEL_PREFIX, Relation
@@ -69,7 +70,7 @@ def snapshot_of(place: DeltaPlace, version: int) -> Snapshot:
 
 @lru_cache(maxsize=4)
 def _marks_of(place: DeltaPlace, version: int) -> Kept:
-    return _apart(place, partial(_marks, place, version))
+    return _apart(place, partial(_marks_at, place, version))
 
 
 def _apart(place: DeltaPlace, look: Callable[[], T]) -> T:
@@ -92,11 +93,14 @@ def _snapshot(place: DeltaPlace, version: int) -> Snapshot:
         files.append((one, action["num_records"]))
     files.sort(key=lambda one: one[0].path)
     pieces = [piece for one, rows in files for piece in pieces_of(one, rows)]
-    return Snapshot(tuple(pieces), _marks(place, version), sum(rows or 0 for _, rows in files))
+    return Snapshot(tuple(pieces), _marks(place, table), sum(rows or 0 for _, rows in files))
 
 
-def _marks(place: DeltaPlace, version: int) -> Kept:
-    table = opened(place, version)
+def _marks_at(place: DeltaPlace, version: int) -> Kept:
+    return _marks(place, opened(place, version))
+
+
+def _marks(place: DeltaPlace, table: DeltaTable) -> Kept:
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
     found: dict[str, pa.BooleanArray] = {}

@@ -41,7 +41,7 @@ _OWNER: Final = "tidefill.owner"
 """The transaction whose version says which app writes the changes of a table, alone."""
 _NOBODY: Final = 0
 PAGES: Final = ".pages"
-"""What follows the app's name in the name of the transaction of rows that are appended to a table of changes."""
+"""The suffix of the app in the name of the transaction of rows that are appended to a table of changes."""
 _FED: Final[dict[str, str | None]] = {"delta.enableChangeDataFeed": "true"}
 
 

@@ -29,7 +29,7 @@ CALLER: ContextVar[str] = ContextVar("CALLER", default="")
 _LOOK_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 60.0
 _NO_STACK: Final = re.compile(r"Resource temporarily unavailable|can't start new thread")
-"""What is said if there is no memory for the stack of another thread."""
+"""Libraries say this if there is no memory for the stack of another thread."""
 TEXT_MAX: Final = 1_000
 """The characters of an error's text. One of 80 MB was no answer to a barrier that the service takes."""
 _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
@@ -230,7 +230,7 @@ def main() -> None:
     memory, *idle = map(float, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # What anything prints is no answer.
+    # A library may print, which is no answer.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while select.select([sys.stdin.buffer], [], [], *idle)[0]:

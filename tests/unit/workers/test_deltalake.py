@@ -185,7 +185,7 @@ def test_i13_changes_of_large_values_are_merged_in_portions(lake: Lake, monkeypa
 
 @pytest.mark.parametrize("named", ["../other", "/{0}/other", "link/other", "other", "./tidefill-{1}.parquet"])
 def test_i13_a_note_removes_no_file_of_others(tmp_path: Path, named: str) -> None:
-    """Who could write into the folder had any file removed that the worker may remove, by a DROP SINK."""
+    """A program that could write into the folder had a DROP SINK remove any file that the worker may remove."""
     other = tmp_path / "other"
     other.write_text("mine")
     lake = folder(tmp_path / "lake")

@@ -186,7 +186,7 @@ def test_i13_nothing_is_written_or_removed_behind_a_link(tmp_path: Path) -> None
         for change in (files.remove, files.remove_folder, partial(files.put, content=b""), files.make_folders):
             with pytest.raises(PermissionError, match=r"leads out of|no path in the table"):
                 change(path)
-    # What is written first, and then named.
+    # A file is written under this name first.
     (table / "mark.part").symlink_to(other / "file")
     files.put("mark", b"yours")
     files.remove("folder")
