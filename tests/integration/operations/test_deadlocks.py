@@ -3,11 +3,12 @@ there had been none.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from psycopg import AsyncConnection
 
-from service.domain.job import JobEvent
 from service.operations.jobs import lifecycle
 from service.operations.upkeep.lookup_indexes import Builds, reconcile
 from service.operations.world import World
@@ -46,15 +47,23 @@ def deadlocks(world: World) -> float:
 async def test_f2_the_victim_of_a_deadlock_runs_again_and_its_caller_sees_nothing(
     leader: Leader, database_url: str
 ) -> None:
-    """The cancel waits first, so that it is the one whose wait Postgres finds to be without end."""
+    """The cancel gets the job that the other one waits for. Each waits for the other from then on, and only the cancel
+    looks for a deadlock.
+    """
     async with leader.stores.begin() as tx:
         low, high = [(await tx.jobs.add(new_view(f"m{number}"), now=NOW)).id for number in range(2)]
-    async with leader.stores.begin() as other:
-        await other.jobs.hold(high)
-        cancel = lifecycle.cancel(leader.world, [low, high], asked_by=A_TEST)
-        async with waited_for(database_url, cancel) as cancelling:
-            await other.jobs.hold(low)
-        await other.jobs.move(low, JobEvent.QUEUED, now=NOW)
+    hold = "select from tidefill.job where id = %s for update"
+    async with await AsyncConnection.connect(database_url) as other, AsyncExitStack() as waiting:
+        await other.execute("set deadlock_timeout = '1h'")
+        await other.execute(hold, [high])
+        async with leader.stores.begin() as tx:
+            await tx.jobs.hold(low)
+            cancel = lifecycle.cancel(leader.world, [low, high], asked_by=A_TEST)
+            cancelling = await waiting.enter_async_context(waited_for(database_url, cancel))
+            both = waited_for(database_url, other.execute(hold, [low]), sessions=2)
+            holding = await waiting.enter_async_context(both)
+        await holding
+        await other.commit()
     assert await cancelling == [low, high]
     assert deadlocks(leader.world) == 1
     async with leader.stores.begin() as tx:

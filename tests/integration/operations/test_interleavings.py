@@ -79,17 +79,21 @@ async def test_if_not_exists_finds_the_secret_that_another_call_was_quicker_to_c
         await secrets.create(leader.world, "s", "second", asked_by=A_TEST)
 
 
-def waiting_for_a_lock(database_url: str) -> bool:
+def waiting_for_a_lock(database_url: str, *, sessions: int = 1) -> bool:
     query = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     with psycopg.connect(database_url) as connection:
-        return bool(connection.execute(query).fetchall())
+        return len(connection.execute(query).fetchall()) >= sessions
 
 
 @asynccontextmanager
-async def waited_for(database_url: str, other: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T]]:
-    """Run `other` until it waits for a lock of the transaction that is open around this block, or ends without."""
+async def waited_for(
+    database_url: str, other: Coroutine[Any, Any, T], *, sessions: int = 1
+) -> AsyncGenerator[asyncio.Task[T]]:
+    """Run `other` until it waits for a lock of the transaction that is open around this block, or ends without. It is
+    one of so many `sessions` that wait.
+    """
     task = asyncio.create_task(other)
-    waits = partial(waiting_for_a_lock, database_url)
+    waits = partial(waiting_for_a_lock, database_url, sessions=sessions)
     await asyncio.to_thread(until, lambda: task.done() or waits(), what="it waits for a lock")
     yield task
 
