@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, WorkerId
+from service.protocol.ids import COUNT_MAX, DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, Stop
 from service.protocol.plan import DmlPlan, FragmentKind, JobPlan
 from service.protocol.report import Collected, FragmentReport, RelationReport
@@ -233,7 +233,8 @@ class GraphExecutor:
             epoch=epoch.barrier.curr,
             reports=reports,
             relations=tuple(
-                RelationReport(relation=relation, key_count_delta=delta)
+                # Files may say any number of rows of themselves.
+                RelationReport(relation=relation, key_count_delta=max(-COUNT_MAX, min(delta, COUNT_MAX)))
                 for relation, delta in epoch.key_count_deltas.items()
                 if delta
             ),

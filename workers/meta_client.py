@@ -1,12 +1,14 @@
 """HTTP client for the service's worker API (routes in `service.protocol.api`)."""
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from service.protocol.api import Gone, Left, Registered, Registration, SecretValue
 from service.protocol.barrier import Barrier
@@ -53,7 +55,7 @@ class MetaClient:
 
     def register(self, registration: Registration) -> Registered:
         """Register this worker."""
-        answer = self._call("POST", "/workers", registration.model_dump_json())
+        answer = self._call("POST", "/workers", _body(registration))
         return Registered.model_validate_json(answer.content)
 
     def leave(self, worker: WorkerId) -> bool:
@@ -74,7 +76,7 @@ class MetaClient:
         """
         try:
             # A service of another version, which is being replaced, may refuse it for another reason.
-            self._taken(f"/workers/{answer.worker}/answers", answer.model_dump_json(), but={_TOO_LARGE})
+            self._taken(f"/workers/{answer.worker}/answers", _body(answer), but={_TOO_LARGE})
         except StaleWorkerError:
             # The next poll tells whether the worker itself is stale as well.
             return False
@@ -105,7 +107,7 @@ class MetaClient:
 
     def respond(self, worker: WorkerId, response: Response) -> None:
         """Send the response to a request. Raises NotTakenError."""
-        self._taken(f"/workers/{worker}/responses", response.model_dump_json(), but=_NOT_TAKEN)
+        self._taken(f"/workers/{worker}/responses", _body(response), but=_NOT_TAKEN)
 
     def _taken(self, path: str, body: str, *, but: Collection[int]) -> None:
         """Send a body. Raises NotTakenError for the statuses in `but`."""
@@ -127,6 +129,15 @@ class MetaClient:
         if answer.status_code == GONE:
             raise StaleWorkerError(answer.text)
         return answer
+
+
+def _body(message: BaseModel) -> str:
+    try:
+        return message.model_dump_json()
+    except PydanticSerializationError:
+        # A reason may quote a name of a file or a log with lone surrogates, which UTF-8 does not have.
+        text = json.dumps(message.model_dump(mode="json"), ensure_ascii=False)
+        return text.encode(errors="replace").decode()
 
 
 def _check(answer: httpx.Response) -> None:

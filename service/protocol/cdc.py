@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
 from service.protocol.columns import ColumnType, TypeName
-from service.protocol.ids import Bigint, Count, FragmentId, SourceId
+from service.protocol.ids import BIGINT_MAX, Bigint, Count, FragmentId, SourceId
 from service.protocol.relation import Relation
 
 SPLITS_MAX: Final = 1 << 15
@@ -331,9 +331,12 @@ def published_of(row: Sequence[Any], system: str | None, known: Mapping[str, Sha
 
 
 def lsn_of(lsn: Lsn) -> int:
-    """Return an LSN as a byte position in the log."""
+    """Return an LSN as a byte position in the log. Raises ValueError where a bigint cannot have it."""
     high, low = lsn.split("/")
-    return (int(high, 16) << 32) | int(low, 16)
+    if (position := (int(high, 16) << 32) | int(low, 16)) > BIGINT_MAX:
+        msg = f"{lsn} is no place in a log"
+        raise ValueError(msg)
+    return position
 
 
 def without_length(external: str) -> str:

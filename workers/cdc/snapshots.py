@@ -7,6 +7,8 @@ only a page's snapshot, never an LSN, determines what the page shows.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from service.protocol.ids import BIGINT_MAX
+
 _WRAP = 1 << 32
 
 
@@ -20,8 +22,11 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: str) -> "Snapshot":
-        """Read `xmin:xmax:xip,..` as Postgres prints it."""
+        """Read `xmin:xmax:xip,..` as Postgres prints it. Raises ValueError for what is none."""
         xmin, xmax, running = text.split(":")
+        if not 0 <= int(xmin) <= int(xmax) < BIGINT_MAX - _WRAP:
+            msg = f"{text:.100} is no snapshot"
+            raise ValueError(msg)
         return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))
 
     def text(self) -> str:

@@ -42,7 +42,7 @@ class Commit:
 def rows_of(table: DeltaTable) -> int:
     """Return how many rows the log of a table knows of. It counts those that are marked as deleted, too."""
     counts: Any = pa.table(table.get_add_actions()).column("num_records")
-    return int(pc.sum(counts).as_py() or 0)
+    return max(int(pc.sum(counts).as_py() or 0), 0)
 
 
 def known_rows(place: DeltaPlace, version: int) -> int:

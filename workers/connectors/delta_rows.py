@@ -92,8 +92,7 @@ def _snapshot(place: DeltaPlace, version: int) -> Snapshot:
         one = DataFile(unquote(action["path"]), action.get("partition") or {}, marked=False)
         files.append((one, action["num_records"]))
     files.sort(key=lambda one: one[0].path)
-    pieces = [piece for one, rows in files for piece in pieces_of(one, rows)]
-    return Snapshot(tuple(pieces), _marks(place, table), sum(rows or 0 for _, rows in files))
+    return Snapshot(pieces_of(files), _marks(place, table))
 
 
 def _marks_at(place: DeltaPlace, version: int) -> Kept:

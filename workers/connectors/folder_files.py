@@ -34,6 +34,8 @@ _SCHEMA: Final = re.compile(rb"\x15[\x80-\xff]*[\x00-\x7f]\x19(?:\xfc([\x80-\xff
 """How a footer begins in Thrift's compact protocol: its version, and the list of the schema with its size."""
 COLUMNS_MAX: Final = 20_000
 """How many columns a file may have, and all files of a folder together."""
+ROWS_MAX: Final = 1 << 32
+"""How many rows a file may have. Its footer may say any number."""
 FILES_MAX: Final = 100_000
 """How many files a folder may have, of all kinds and with its folders."""
 LIST_SECONDS: Final = 30.0
@@ -171,6 +173,8 @@ def _read(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
         raise UnfinishedFileError(f"its footer cannot be read: {error}") from None
     if after != stamp:
         raise UnfinishedFileError("it is being written")
+    if not 0 <= footer.rows <= ROWS_MAX:
+        raise UnfinishedFileError(f"its footer says {footer.rows} rows, and at most {ROWS_MAX} can be read")
     return footer
 
 

@@ -84,8 +84,7 @@ def page_at(
 @lru_cache(maxsize=4)
 def _snapshot(store: VersionedStore, relation: RelationId, name: str, at: Epoch) -> Snapshot:
     found = _files_at(store, relation, name, at)
-    pieces = [piece for one in found for piece in pieces_of(_file(one), one.rows)]
-    return Snapshot(tuple(pieces), {}, sum(one.rows for one in found))
+    return Snapshot(pieces_of((_file(one), one.rows) for one in found), {})
 
 
 def _file(one: FoundFile) -> DataFile:

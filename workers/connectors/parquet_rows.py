@@ -8,11 +8,11 @@ the number of a piece and of a row in its file. Rows therefore have no vnode of 
 import json
 import re
 import resource
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ from workers.state_store.port import ArrowPage
 from workers.state_store.wire import read_schema
 
 PIECE_ROWS: Final = 1_000_000
+PIECES_MAX: Final = 1 << 20
+"""The most pieces of a table. A log or a footer may say any number of rows of a file."""
 BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 64 << 20
 """About how many bytes a batch has at most, by what a file says of itself."""
@@ -79,10 +81,8 @@ class Piece:
 class Snapshot:
     """A table at one version."""
 
-    pieces: tuple[Piece, ...]
+    pieces: Sequence[Piece]
     kept: Kept
-    rows: int
-    """How many rows its log knows of, at most."""
 
     def of_vnode(self, vnode: int, vnode_count: int) -> Sequence[tuple[int, Piece]]:
         """Return the pieces of a vnode with their numbers. Few pieces are spread over all vnodes."""
@@ -96,13 +96,20 @@ class Snapshot:
         return [(at, self.pieces[at]) for at in numbers]
 
 
-def pieces_of(file: DataFile, rows: int | None) -> Iterator[Piece]:
-    """Yield the pieces of a file. The number of its rows may be unknown."""
-    if rows is None:
-        yield Piece(file, 0, None)
-        return
-    bounds = [*range(0, rows, PIECE_ROWS), rows]
-    yield from (Piece(file, first, end) for first, end in pairwise(bounds))
+def pieces_of(files: Iterable[tuple[DataFile, int | None]]) -> Sequence[Piece]:
+    """Return the pieces of files. The number of a file's rows may be unknown. Raises RefusedTableError."""
+    pieces = list(islice(_pieces(files), PIECES_MAX + 1))
+    if len(pieces) > PIECES_MAX:
+        raise RefusedTableError(f"its files say more rows than {PIECES_MAX} pieces of {PIECE_ROWS} can have")
+    return pieces
+
+
+def _pieces(files: Iterable[tuple[DataFile, int | None]]) -> Iterator[Piece]:
+    for file, rows in files:
+        if rows is None:
+            yield Piece(file, 0, None)
+        else:
+            yield from (Piece(file, first, min(first + PIECE_ROWS, rows)) for first in range(0, rows, PIECE_ROWS))
 
 
 def page_of_pieces(files: Files, relation: Relation, snapshot: Snapshot, block: Block, *, size: PageSize) -> ArrowPage:

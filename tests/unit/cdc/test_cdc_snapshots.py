@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from service.protocol.cdc import Split
+from service.protocol.cdc import Split, lsn_of
 from service.protocol.ids import Vnode
 from service.protocol.plan import PositionState, VnodePosition
 from workers.cdc.keys import Stretch, stretches
@@ -17,6 +17,15 @@ def test_a_snapshot_shows_what_is_over() -> None:
     assert snapshot.hidden([15, 9, 21, 15]) == (15, 21)
     assert Snapshot.parse(snapshot.text()) == snapshot
     assert Snapshot.parse("5:5:") == Snapshot(5, 5)
+
+
+@pytest.mark.parametrize("said", ["5:4:", f"5:{1 << 63}:", "-1:5:", "5", "a:b:"])
+def test_i13_a_server_may_say_what_is_no_snapshot_and_no_place_in_a_log(said: str) -> None:
+    with pytest.raises(ValueError, match=r"snapshot|unpack|invalid"):
+        Snapshot.parse(said)
+    assert lsn_of("7FFFFFFF/FFFFFFFF") == (1 << 63) - 1
+    with pytest.raises(ValueError, match="no place in a log"):
+        lsn_of("80000000/0")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from service.protocol.delta import DeltaPlace
@@ -16,7 +17,7 @@ from workers.connectors import folder_files, folder_watch
 from workers.connectors.delta_files import Files
 from workers.connectors.folder_files import listed
 from workers.connectors.in_place import folder_in
-from workers.connectors.parquet_rows import DataFile, read_rows
+from workers.connectors.parquet_rows import PIECE_ROWS, DataFile, pieces_of, read_rows
 from workers.connectors.places import check_place, check_roots
 from workers.connectors.port import RefusedTableError
 
@@ -148,6 +149,46 @@ def test_a_broken_footer_leaves_out_its_file_alone(
     look(watch)
     assert 'file "b.parquet" is left out' in str(watch.waiting)
     assert folder_watch.describe({"location": str(at)}).rows == 6
+
+
+@pytest.mark.parametrize("said", [1 << 62, (1 << 32) + 1, -5])
+def test_i13_a_footer_that_says_any_number_of_rows_leaves_out_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: int
+) -> None:
+    at = tmp_path / "drop"
+    drop(at / "a.parquet", rows(1, 3))
+    watch = watch_of(at)
+    whole = drop(at / "b.parquet", rows(10_000, 4321), group_rows=5000).read_bytes()
+    begins = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    # A number of 64 bits, and the list of the groups behind it.
+    footer = whole[begins:-8].replace(_said(4321), _said(said), 1)
+    (at / "b.parquet").write_bytes(whole[:begins] + footer + len(footer).to_bytes(4, "little") + whole[-4:])
+    assert pq.read_metadata(at / "b.parquet").num_rows == said
+    assert look(watch) == ["a.parquet"]
+    monkeypatch.setattr(folder_watch, "PATIENCE_SECONDS", 0.0)
+    look(watch)
+    assert f"its footer says {said} rows" in str(watch.waiting)
+
+
+def _said(rows: int) -> bytes:
+    """Return the field of a footer that says how many rows a file has, in Thrift's compact protocol."""
+    left, found = ((rows << 1) ^ (rows >> 63)) & ((1 << 64) - 1), bytearray(b"\x16")
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes(found) + bytes([left]) + b"\x19"
+
+
+def test_i13_a_log_may_say_any_number_of_rows() -> None:
+    few = pieces_of([(DataFile("a", {}), 2 * PIECE_ROWS + 1), (DataFile("b", {}), 0), (DataFile("c", {}), None)])
+    assert [(one.file.path, one.first, one.end) for one in few] == [
+        ("a", 0, PIECE_ROWS),
+        ("a", PIECE_ROWS, 2 * PIECE_ROWS),
+        ("a", 2 * PIECE_ROWS, 2 * PIECE_ROWS + 1),
+        ("c", 0, None),
+    ]
+    with pytest.raises(RefusedTableError, match="say more rows than"):
+        pieces_of([(DataFile("a", {}), 1 << 62)])
 
 
 def test_a_page_that_cannot_be_decoded_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RequestId, WorkerId
-from service.protocol.report import Failed
-from service.protocol.request import Done
+from service.protocol.report import ANSWER, Failed
+from service.protocol.request import RESPONSE, Done, Rejected
 from workers.meta_client import MetaClient, NotTakenError, ServiceAwayError, StaleWorkerError
 
 WORKER = WorkerId("w")
@@ -31,6 +31,24 @@ def test_i13_an_answer_that_is_too_large_is_told_from_a_service_that_is_away() -
         client(413).answer(answer)
     with pytest.raises(ServiceAwayError, match="422 why"):
         client(422).answer(answer)
+
+
+def test_i13_a_text_that_is_none_in_utf_8_is_sent_with_signs_in_place_of_that() -> None:
+    sent: list[httpx.Request] = []
+
+    def take(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(204)
+
+    there = MetaClient(httpx.Client(transport=httpx.MockTransport(take), base_url="http://service"))
+    error = 'column "a\ud800" of "b \udcff\N{SNOWMAN}"'
+    there.answer(Failed(worker=WORKER, graph=DATABASE_GRAPH, generation=Generation(1), epoch=Epoch(5), error=error))
+    there.respond(WORKER, Rejected(id=RequestId(1), error=error))
+    answer, response = ANSWER.validate_json(sent[0].content), RESPONSE.validate_json(sent[1].content)
+    assert isinstance(answer, Failed)
+    assert isinstance(response, Rejected)
+    assert answer.error == response.error == 'column "a?" of "b ?\N{SNOWMAN}"'
+    assert answer.epoch == 5
 
 
 @pytest.mark.parametrize(("status", "error"), [(410, StaleWorkerError), (500, ServiceAwayError)])
