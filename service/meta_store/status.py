@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, cast, func, not_, select, true
-from sqlalchemy.dialects.postgresql import JSONPATH
+from sqlalchemy import BigInteger, Column, Integer, Row, and_, cast, func, not_, select, true
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 
 from service.domain.adaptive import Adaptation
 from service.domain.job import Job, JobState
@@ -13,12 +13,12 @@ from service.meta_store.documents import among
 from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.jobs import JOBS, job_of_row
 from service.meta_store.jobs.plans import read_positions
-from service.meta_store.schema.core import ENGINE_WORK, actor, fragment, relation, scan_progress
+from service.meta_store.schema.core import ENGINE_WORK, actor, backfill_position, fragment, relation, scan_progress
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.limits import adaptive_limit, limit_change
-from service.ports.status import AutoLimit, EngineWork, LimitChange, Signalled
+from service.ports.status import AutoLimit, EngineWork, LimitChange, PositionsByState, Signalled
 from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
-from service.protocol.plan import VnodePosition
+from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import RelationKind
 from service.protocol.stage import Engine
 
@@ -61,9 +61,33 @@ class Status(OnConnection):
         names = {row.id: row.name for row in await self._connection.execute(found)}
         return [(names[before], names[after]) for before, after in edges]
 
-    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
-        """Return the positions of a scan, even a finished one. A vnode without a position has not started."""
-        return (await read_positions(self._connection, [fragment])).get(fragment, {})
+    async def positions(
+        self, fragment: FragmentId, vnodes: Collection[int] | None = None
+    ) -> Mapping[Vnode, VnodePosition]:
+        """Return positions of a scan, even of a finished one: all, or those of some vnodes. A vnode without a position
+        has not started.
+        """
+        return (await read_positions(self._connection, [fragment], vnodes)).get(fragment, {})
+
+    async def position_counts(self, fragments: Collection[FragmentId]) -> Mapping[ActorId, PositionsByState]:
+        """Count the vnodes of actors by the state of their positions. An actor without a position is absent."""
+        run = func.jsonb_array_elements(actor.c.runs).table_valued(Column("ends", JSONB), name="run").render_derived()
+        first, last = (run.c.ends[place].astext.cast(Integer) for place in (0, 1))
+        mine = and_(backfill_position.c.fragment == actor.c.fragment, backfill_position.c.vnode.between(first, last))
+        found = (
+            select(
+                actor.c.id,
+                *(
+                    func.count().filter(backfill_position.c.state == state)
+                    for state in (PositionState.IN_PROGRESS, PositionState.COMPLETED)
+                ),
+                func.sum(backfill_position.c.rows).cast(BigInteger),
+            )
+            .select_from(actor.join(run, true()).join(backfill_position, mine))
+            .where(among(actor.c.fragment, fragments))
+            .group_by(actor.c.id)
+        )
+        return {ActorId(one): PositionsByState(*counts) for one, *counts in await self._connection.execute(found)}
 
     async def unfinished_actors(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
         """Return the unfinished actors of each job, in order of id. Every given job is in the result."""

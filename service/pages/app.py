@@ -54,6 +54,7 @@ def install(app: FastAPI, settings: ApiSettings, *, base: str = "") -> None:
     # The world, the credentials and the readiness of the API are those of the pages.
     pages.state = app.state
     pages.state.sessions, pages.state.notices, pages.state.verifications = sessions, Notices(), Verifications()
+    pages.state.turns = render.turns_of_pages()
     routers = routers_of()
     for router in routers:
         pages.include_router(router)
@@ -142,7 +143,8 @@ class Switch:
 def _shows(page: Page):  # noqa: ANN202 - FastAPI reads the annotations of the inner function
     async def show(request: Request, world: Here, asked_by: AskedBy) -> HTMLResponse:
         ask = ask_of(request, world, asked_by)
-        return await render.aside(request, page.template, await page.read(ask), title=page.menu)
+        found = await page.read(ask)
+        return await render.aside(request, page.template, lambda: found, title=page.menu)
 
     return show
 

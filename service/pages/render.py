@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from service.pages import words
 from service.pages.notices import PARAMETER, Notices
 from service.pages.table import PAGES
 from service.ports.audit import Asker
+from service.turns import Turns
 
 TYPES: Final = MappingProxyType(
     {
@@ -34,6 +35,7 @@ POLL_SECONDS: Final = 3
 """How often a page on which something moves is read again. Checkpoints are a second apart and no events."""
 IDLE_SECONDS: Final = 15
 """How often another page is read again, for what no event tells."""
+PAGES_AT_ONCE: Final = 4
 
 
 @cache
@@ -73,9 +75,19 @@ def environment() -> Environment:
     return made
 
 
-async def aside(request: Request, template: str, data: object, **more: Any) -> HTMLResponse:
-    """Do as `page`, in a thread: the texts of a large table would hold the event loop up (I13)."""
-    return await asyncio.to_thread(page, request, template, data, **more)
+async def aside(request: Request, template: str, made: Callable[[], object], **more: Any) -> HTMLResponse:
+    """Do as `page` with what `made` returns, in a thread: the texts of a large table would stop the event loop (I13).
+
+    A caller has one such thread, because each takes its share of the interpreter from the event loop.
+    """
+    turns: Turns = request.app.state.turns
+    async with turns.turn():
+        return await asyncio.to_thread(lambda: page(request, template, made(), **more))
+
+
+def turns_of_pages() -> Turns:
+    """Return the turns of `aside`. A caller that has many pages made waits for its own."""
+    return Turns("pages", running=PAGES_AT_ONCE, waiting=1_000, each=1)
 
 
 def page(request: Request, template: str, data: object, *, status: int = 200, **more: Any) -> HTMLResponse:

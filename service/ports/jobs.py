@@ -120,6 +120,10 @@ class Plans(Protocol):
         """Return plans with the stored limits and positions, in order of job id, hence upstreams first."""
         ...
 
+    async def outlines(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        """Return plans without positions, which nobody may run: those of a view may be 262,144, and take a second."""
+        ...
+
     async def staged(self) -> Sequence[JobId]:
         """Return the jobs that compute stages and have not failed, in order of id."""
         ...

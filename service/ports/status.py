@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from service.protocol.ids import Epoch, FragmentId
 
@@ -44,6 +45,14 @@ class LimitChange:
     after: int
     signal: str | None
     reason: str
+
+
+class PositionsByState(NamedTuple):
+    """How many vnodes of an actor are in a state, and the rows that were read from all of them."""
+
+    in_progress: int = 0
+    completed: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -460,8 +460,22 @@ async def test_who_has_not_finished(stores: Stores) -> None:
             [collected(10, report(first.id, scan.id, 1, done(0, rows=1), finished=True))], now=NOW
         )
         assert list((await tx.status.positions(scan.id)).values()) == [done(0, rows=1)]
+        assert await tx.status.positions(scan.id, [1]) == {}
+        assert await tx.status.position_counts([scan.id]) == {first.id: (0, 1, 1)}
         left = await tx.status.unfinished_actors([view.id])
         assert left == {view.id: sorted([second.id, *others])}
+
+
+async def test_an_outline_is_a_plan_without_positions(stores: Stores) -> None:
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(10, report(scan.actors[0].id, scan.id, 1, done(0, rows=1)))], now=NOW)
+        (plan,), (outline,) = await tx.plans.of([view.id]), await tx.plans.outlines([view.id])
+    assert plan != outline
+    assert [actor.positions for one in outline.fragments for actor in one.actors if actor.positions] == []
+    dropped = {"fragments": {"__all__": {"actors": {"__all__": {"positions"}}}}}
+    assert plan.model_dump(exclude=dropped) == outline.model_dump(exclude=dropped)
 
 
 async def test_progress_has_the_present_key_count_as_its_total_and_a_rate(stores: Stores) -> None:

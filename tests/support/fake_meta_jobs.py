@@ -378,6 +378,12 @@ class FakeJobQueue:
         )
 
 
+def _without_positions(plan: FragmentPlan) -> FragmentPlan:
+    return plan.model_copy(
+        update={"actors": tuple(actor.model_copy(update={"positions": ()}) for actor in plan.actors)}
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class FakePlans:
     tables: Tables
@@ -395,6 +401,12 @@ class FakePlans:
             )
             for one, relation in found
             if not relation.dropped
+        ]
+
+    async def outlines(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        return [
+            one.model_copy(update={"fragments": tuple(map(_without_positions, one.fragments))})
+            for one in await self.of(jobs)
         ]
 
     async def staged(self) -> Sequence[JobId]:

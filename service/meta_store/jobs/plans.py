@@ -97,7 +97,9 @@ Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
 """Fragment -> vnode -> position."""
 
 
-async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+async def read_plans(
+    connection: AsyncConnection, jobs: Collection[JobId], *, positions_too: bool = True
+) -> Sequence[JobPlan]:
     """Return plans in order of job id. A job that lost its relation, or one that it reads, has no plan."""
     found = (await connection.execute(_JOBS.where(among(job.c.id, jobs)))).all()
     targets = {row.id: row.relation for row in found}
@@ -106,7 +108,8 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     queries = {row.id: _QUERY.validate_json(row.query) for row in rows if row.query is not None}
     read = {row.id: _read(row, queries.get(row.id)) for row in rows}
     actors = await read_actors(connection, [row.id for row in rows])
-    positions = await read_positions(connection, [row.id for row in rows if not row.finished])
+    placed = [row.id for row in rows if positions_too and not row.finished]
+    positions = await read_positions(connection, placed)
     needed = set(targets.values()).union(*read.values())
     # Last, because each statement sees what was committed meanwhile: a job that is still there now was there in all.
     stored, hidden = await read_relations(connection, needed, targets.values())
@@ -159,8 +162,11 @@ async def read_actors(
     return actors
 
 
-async def read_positions(connection: AsyncConnection, fragments: Collection[int]) -> Positions:
-    """Return the stored positions. A vnode without a position has not started."""
+async def read_positions(
+    connection: AsyncConnection, fragments: Collection[int], vnodes: Collection[int] | None = None
+) -> Positions:
+    """Return the stored positions, of all vnodes or of some. A vnode without a position has not started."""
+    mine = among(backfill_position.c.fragment, fragments)
     position = func.jsonb_build_object(
         *("vnode", backfill_position.c.vnode),
         *("state", backfill_position.c.state),
@@ -170,7 +176,7 @@ async def read_positions(connection: AsyncConnection, fragments: Collection[int]
     document = cast(func.jsonb_agg(aggregate_order_by(position, backfill_position.c.vnode)), Text)
     rows = await connection.execute(
         select(backfill_position.c.fragment, document)
-        .where(among(backfill_position.c.fragment, fragments))
+        .where(mine if vnodes is None else and_(mine, among(backfill_position.c.vnode, vnodes)))
         .group_by(backfill_position.c.fragment)
     )
     return {one: {position.vnode: position for position in _POSITIONS.validate_json(text)} for one, text in rows}
@@ -232,6 +238,9 @@ class PostgresPlans(OnConnection):
 
     async def of(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
         return await read_plans(self._connection, jobs)
+
+    async def outlines(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        return await read_plans(self._connection, jobs, positions_too=False)
 
     async def staged(self) -> Sequence[JobId]:
         staged = exists().where(fragment.c.job == job.c.id, STAGED)

@@ -176,7 +176,7 @@ def _check_named(named: Collection[int], pointer: str) -> None:
 async def _check_no_stages(tx: Transaction, fragments: Collection[FragmentId]) -> None:
     """Raise Conflict if a stage among the scans waits. Started early, it would read a part of its input."""
     jobs = {job for job, _ in (await tx.fragments.job_of(fragments)).values()}
-    for plan in await tx.plans.of(jobs):
+    for plan in await tx.plans.outlines(jobs):
         for scan in plan.table_scans:
             if scan.id in fragments and scan.waiting and not plan.projects and isinstance(scan.query, Stage):
                 raise Conflict(f"fragment {scan.id} reads {scan.upstream.name}, and starts when that is complete")

@@ -124,7 +124,7 @@ async def _held(tx: Transaction, name: str, text: str) -> Relation:
 
 
 async def _check_filled(tx: Transaction, entry: CatalogEntry) -> None:
-    (plan,) = await tx.plans.of([entry.job])
+    (plan,) = await tx.plans.outlines([entry.job])
     if not any(isinstance(one, DmlPlan) for one in plan.fragments):
         whose = "follows a table of a source" if entry.follows else "is filled by its connector"
         message = f'cannot add a column to "{entry.relation.name}", which {whose}: CREATE another table with the column'

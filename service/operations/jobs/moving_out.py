@@ -78,7 +78,7 @@ async def _begins_apart(tx: Transaction, job: Job) -> bool:
     """Whether an unfinished job is in a graph of its own, or will begin in one."""
     if job.state is JobState.CREATING:
         return job.in_partial_graph
-    return job.state in CREATING and all(map(is_snapshot, await tx.plans.of([job.id])))
+    return job.state in CREATING and all(map(is_snapshot, await tx.plans.outlines([job.id])))
 
 
 async def _readers(tx: Transaction, job: Job) -> Sequence[Job]:

@@ -69,7 +69,7 @@ async def _origins(tx: Transaction, upstreams: Collection[RelationId]) -> Collec
         seen.add(relation)
         if entry is None:
             continue
-        for plan in await tx.plans.of([entry.job]):
+        for plan in await tx.plans.outlines([entry.job]):
             left += [one.id for scan in plan.table_scans for one in scan.reads]
         if entry.relation.lake is not None:
             location = located(entry.relation.lake.options)
@@ -94,5 +94,5 @@ async def _read_in_place(tx: Transaction) -> Sequence[tuple[RelationId, str, str
 
 async def _targets(tx: Transaction, states: Collection[JobState]) -> Sequence[tuple[JobPlan, Connector]]:
     """Return the targets in lakes of the jobs in these states."""
-    plans = await tx.plans.of([job.id for job in await tx.jobs.where(states)])
+    plans = await tx.plans.outlines([job.id for job in await tx.jobs.where(states)])
     return [(plan, target) for plan in plans if (target := committed_to(plan)) is not None]

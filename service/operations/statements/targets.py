@@ -60,7 +60,7 @@ async def targets_of(world: Context, name: str, *, purge: bool) -> Sequence[Rele
     async with world.stores.begin() as tx:
         root = await named(tx, name)
         doomed = [] if root is None else [root, *await readers(tx, root.id)]
-        plans = await tx.plans.of([one.entry.job for one in doomed if one.entry is not None])
+        plans = await tx.plans.outlines([one.entry.job for one in doomed if one.entry is not None])
         found = [(plan.relation, target) for plan in plans if (target := committed_to(plan)) is not None]
         if purge:
             await check_purged(tx, [target for _, target in found], [one.id for one in doomed])

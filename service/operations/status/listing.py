@@ -44,14 +44,13 @@ from service.operations.status.wait_reasons import waits_of
 from service.operations.world import Context, World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
-from service.ports.status import AutoLimit
+from service.ports.status import AutoLimit, PositionsByState
 from service.protocol.ids import BIGINT_MAX, ActorId, FragmentId, JobId, RelationId, Vnode
 from service.protocol.plan import (
     ActorPlan,
     FragmentPlan,
     HistoryScanPlan,
     JobPlan,
-    PositionState,
     SourceScanPlan,
     SplitScanPlan,
     TableScanPlan,
@@ -136,10 +135,11 @@ async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) ->
         known = await tx.fragments.job_of([wanted])
         check_known(known, [wanted])
         (owner, _) = known[wanted]
-        plans, at = await tx.plans.of([owner]), await tx.status.positions(wanted)
-    actors = [actor for plan in plans for one in plan.fragments if one.id == wanted for actor in one.actors]
-    owners = {vnode: actor.id for actor in actors for vnode in vnodes_of(actor.vnodes) if vnode >= after}
-    rest = sorted(owners)
+        plans = await tx.plans.outlines([owner])
+        actors = [actor for plan in plans for one in plan.fragments if one.id == wanted for actor in one.actors]
+        owners = {vnode: actor.id for actor in actors for vnode in vnodes_of(actor.vnodes) if vnode >= after}
+        rest = sorted(owners)
+        at = await tx.status.positions(wanted, rest[:limit])
     following = str(rest[limit]) if len(rest) > limit else None
     return VnodePage(tuple(_vnode(Vnode(one), owners[one], at.get(Vnode(one))) for one in rest[:limit]), following)
 
@@ -227,18 +227,29 @@ async def _existing(tx: Transaction, wanted: JobId) -> Job:
 
 async def _fragments(tx: Transaction, owner: Job, scans: Sequence[ScanProgress]) -> tuple[FragmentView, ...]:
     """Return the fragments of a job, or none if its relation is gone."""
-    plans: Sequence[JobPlan] = await tx.plans.of([owner.id])
+    plans: Sequence[JobPlan] = await tx.plans.outlines([owner.id])
+    unfinished = [one.id for plan in plans for one in plan.fragments if not getattr(one, "finished", False)]
+    counted = await tx.status.position_counts(unfinished)
     scan_of = {scan.fragment: scan for scan in scans}
     auto = await tx.status.adaptive_limits([owner.id])
     return tuple(
-        _fragment(owner.id, fragment, scan_of.get(fragment.id), auto.get(fragment.id))
+        _fragment(owner.id, fragment, scan_of.get(fragment.id), auto.get(fragment.id), counted)
         for plan in plans
         for fragment in plan.fragments
     )
 
 
-def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto: AutoLimit | None) -> FragmentView:
-    actors = tuple(ActorView(actor.id, actor.vnodes, _counts(plan, actor)) for actor in plan.actors)
+def _fragment(
+    owner: JobId,
+    plan: FragmentPlan,
+    scan: ScanProgress | None,
+    auto: AutoLimit | None,
+    counted: Mapping[ActorId, PositionsByState],
+) -> FragmentView:
+    actors = tuple(
+        ActorView(actor.id, actor.vnodes, _counts(plan, actor, counted.get(actor.id, PositionsByState())))
+        for actor in plan.actors
+    )
     return FragmentView(
         id=plan.id,
         job=owner,
@@ -281,14 +292,11 @@ def _vnode(vnode: Vnode, actor: ActorId, position: VnodePosition | None) -> Vnod
     return VnodeView(vnode, actor, position.state, position.key, position.rows)
 
 
-def _counts(plan: FragmentPlan, actor: ActorPlan) -> PositionCounts:
-    owned = len(vnodes_of(actor.vnodes)) if isinstance(plan, HistoryScanPlan) else 0
+def _counts(plan: FragmentPlan, actor: ActorPlan, counted: PositionsByState) -> PositionCounts:
+    owned = sum(last - first + 1 for first, last in actor.vnodes) if isinstance(plan, HistoryScanPlan) else 0
     if isinstance(plan, HistoryScanPlan) and plan.finished:
         return PositionCounts(0, 0, owned, actor.rows)
-    in_progress = sum(position.state is PositionState.IN_PROGRESS for position in actor.positions)
-    completed = sum(position.state is PositionState.COMPLETED for position in actor.positions)
-    rows = sum(position.rows for position in actor.positions)
-    return PositionCounts(max(owned - in_progress - completed, 0), in_progress, completed, rows)
+    return PositionCounts(max(owned - counted.in_progress - counted.completed, 0), *counted)
 
 
 def _job(found: Job, progress: JobProgress, waiting: Waiting | None, broken: Broken | None) -> JobView:

@@ -143,7 +143,7 @@ async def _decide(world: World, there: Mapping[str, IndexSize], *, term: Term) -
     """Store the needed indexes and those to be dropped. All indexes are locked before the need for them is read."""
     async with world.stores.begin(term) as tx:
         stored = {one.index: one for one in await tx.stored_indexes.lock()}
-        plans = {plan.relation.id: plan for plan in await tx.plans.of(await tx.plans.staged())}
+        plans = {plan.relation.id: plan for plan in await tx.plans.outlines(await tx.plans.staged())}
         asked: dict[LookupIndex, list[NamedIndex]] = {}
         for one in await tx.indexes.all():
             asked.setdefault(one.stored_as, []).append(one)

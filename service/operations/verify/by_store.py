@@ -61,7 +61,7 @@ async def compare(world: World, job: Job) -> Verified:
         # The statement reads this published epoch or a later one.
         epoch = (await tx.graphs.state(DATABASE_GRAPH)).published
         asked = await tx.statements.reserve()
-        plans = await tx.plans.of([job.id])
+        plans = await tx.plans.outlines([job.id])
     if job.kind is not RelationKind.MATERIALIZED_VIEW:
         raise Conflict(f'"{job.name}" is a {job.kind}: the store has an answer for materialized views alone')
     if job.state is not JobState.CREATED or found is None or not found.readable:

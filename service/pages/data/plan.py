@@ -10,7 +10,7 @@ from service.pages.layout import HEIGHT, WIDTH, layout
 
 FREE: Final = "__explained"
 """The name under which a view that exists is explained."""
-_STAGE: Final = re.compile(r"StreamStage \{ (?P<facts>.*) \}$")
+_STAGE: Final = re.compile(r"[├└]─StreamStage \{ (?P<facts>.*) \}$")
 _INPUTS: Final = re.compile(r"^[│ ]*(?:input|\w+ join): (?P<inputs>.*)$")
 _CREATE: Final = re.compile(
     r"""^\s*create\s+materialized\s+view\s+(?:if\s+not\s+exists\s+)?(?:public\s*\.\s*)?(?:"(?:[^"]|"")+"|\w+)""",
@@ -50,13 +50,13 @@ def explained(statement: str) -> str | None:
 
 def plan(lines: Sequence[str]) -> Plan | None:
     """Return the picture of a plan; None if the lines are those of no materialized view."""
-    if not lines or not _ROOT.search(lines[0]):
+    if not lines or not _ROOT.match(lines[0]):
         return None
     notes: dict[str, str] = {}
     edges: list[tuple[str, str]] = []
     target = None
     for line in lines[1:]:
-        stage, inputs = _STAGE.search(line), _INPUTS.match(line)
+        stage, inputs = _STAGE.match(line), _INPUTS.match(line)
         if stage is not None:
             target = _fact(stage["facts"], "target")
             operator, engine = (_fact(stage["facts"], name) for name in ("operator", "engine"))

@@ -1,8 +1,10 @@
 """A statement and its result. The statement runs as `POST /v1/sql` runs it."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import NoneType
 from typing import Any, Final, cast
 
 from service.domain.errors import Invalid, MetaError, NotFound
@@ -22,6 +24,8 @@ _CELLS_MAX: Final = 50_000
 _CHARACTERS_MAX: Final = 4_000_000
 """Of all values together. A browser is slow with more."""
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=str)
+_SHORT: Final = (int, float, NoneType)
+"""The types of values that are short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,11 @@ async def read(ask: Ask) -> SqlPage:
     return SqlPage(ask.text("sql"), SESSION_FIRST)
 
 
-async def run(ask: Ask, form: Mapping[str, str], gone: Gone | None = None) -> SqlPage:
-    """Run the statement of a form, with EXPLAIN if the form says so. A query ends when its reader is `gone`."""
+async def run(ask: Ask, form: Mapping[str, str], gone: Gone | None = None) -> Callable[[], SqlPage]:
+    """Run the statement of a form, with EXPLAIN if the form says so. A query ends when its reader is `gone`.
+
+    What it returns makes the page, which takes a second for large values.
+    """
     typed, explains = form.get("sql", ""), bool(form.get("explain"))
     session = session_of(form.get("session", ""))
     sql = f"EXPLAIN {typed}" if explains and not typed.lstrip().lower().startswith("explain") else typed
@@ -70,8 +77,9 @@ async def run(ask: Ask, form: Mapping[str, str], gone: Gone | None = None) -> Sq
             raise Invalid("there is no statement")
         outcome = await dispatch.run(ask.world, sql, session=session, asked_by=ask.caller, gone=gone)
     except MetaError as error:
-        return SqlPage(typed, session, fault=fault_of(error, typed, len(sql) - len(typed)))
-    return shown(typed, outcome)
+        refused = SqlPage(typed, session, fault=fault_of(error, typed, len(sql) - len(typed)))
+        return lambda: refused
+    return partial(shown, typed, outcome)
 
 
 def shown(sql: str, outcome: Outcome) -> SqlPage:
@@ -137,10 +145,16 @@ def _texts(value: object, long: int) -> Iterator[str]:
     if isinstance(value, str):
         yield _ENCODER.encode(value[: long + 1])
     elif isinstance(value, list | tuple):
+        first = cast("Sequence[object]", value)[: long + 1]
+        if all(isinstance(one, _SHORT) for one in first):
+            yield _ENCODER.encode(first)
+            return
         yield "["
-        for place, one in enumerate(cast("Sequence[object]", value)):
+        for place, one in enumerate(first):
             yield ", " if place else ""
             yield from _texts(one, long)
         yield "]"
-    else:
+    elif isinstance(value, dict):
         yield from _ENCODER.iterencode(value)
+    else:
+        yield _ENCODER.encode(value)
