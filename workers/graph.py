@@ -24,6 +24,7 @@ from workers.backfill.cost import CostBudget
 from workers.backfill.reading import Replay
 from workers.runners.dml import run_statements
 from workers.runners.failure import JobFailedError, key_seconds, search_all
+from workers.runners.long_keys import LongKeys
 from workers.runners.own_turns import OwnTurns
 from workers.runners.port import FragmentRunner, Join, Place, RunningEpoch, Stores
 from workers.runners.running import run_all
@@ -68,6 +69,7 @@ class GraphExecutor:
     runners: dict[Place, FragmentRunner] = field(default_factory=dict[Place, FragmentRunner])
     replays: dict[JobId, Replay] = field(default_factory=dict[JobId, Replay])
     """Replay progress of the snapshot jobs, which run in partial graphs."""
+    long_keys: LongKeys = field(default_factory=LongKeys)
     threads: Executor | None = None
     """Where scans run beside each other; None if they always run one by one."""
     alone: int = EPOCHS_ALONE
@@ -98,6 +100,7 @@ class GraphExecutor:
         costs.began = self.clock()
         try:
             reports = run_all(self.runners, epoch, None if self.alone or self.threads is None else self.threads.map)
+            self.long_keys.check(reports)
         except JobFailedError as error:
             self.explained = error.deterministic
             costs.failed([one.job for one in (error, *error.others)], self.clock())
@@ -149,7 +152,7 @@ class GraphExecutor:
     def _begin(self, barrier: Barrier) -> None:
         for runner in self.runners.values():
             runner.end()
-        self.runners, self.replays = {}, {}
+        self.runners, self.replays, self.long_keys = {}, {}, LongKeys()
         self.generation, self.stores = barrier.generation, self.connect(barrier)
         costs = self.stores.costs
         costs.slow, costs.paged, costs.apart = self.slow, self.paged, barrier.scans.apart
@@ -175,6 +178,7 @@ class GraphExecutor:
         assert self.stores is not None
         for job in jobs:
             self.stores.costs.callers[job.id] = job.caller
+            self.long_keys.add(job)
             if job.snapshot is not None and graph != DATABASE_GRAPH:
                 self.replays[job.id] = Replay(job.snapshot.epoch, job.snapshot.consumed)
             for fragment in job.fragments:
@@ -183,6 +187,7 @@ class GraphExecutor:
                     self.runners[runner.place] = runner
 
     def _stop(self, jobs: Sequence[JobId]) -> None:
+        self.long_keys.remove(jobs)
         for place, runner in list(self.runners.items()):
             if runner.stop(jobs):
                 runner.end()

@@ -64,6 +64,8 @@ CONF: Final[Mapping[str, str]] = {
     "spark.buffer.pageSize": "1m",
     # Each of these threads keeps the last table that it has sent for a minute.
     "spark.sql.broadcastExchange.maxThreadThreshold": "16",
+    # A task that lacks memory fails alone: a view of one caller ended the worker of all (I13). See `_exits_if_broken`.
+    "spark.executor.killOnFatalError.depth": "0",
     "spark.driver.memory": "1g",
     JAVA_OPTIONS: "-XX:+UseParallelGC",
     "spark.scheduler.mode": "FAIR",
@@ -165,7 +167,15 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    _exits_if_broken(spark)
     return Session(spark, folder, gateway, local=_LOCAL.fullmatch(master) is not None)
+
+
+def _exits_if_broken(spark: SparkSession) -> None:
+    """Have the JVM exit when one of its own threads ends for lack of memory. Those of tasks go on with other tasks."""
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    handler = java.org.apache.spark.util.SparkUncaughtExceptionHandler(True)
+    java.java.lang.Thread.setDefaultUncaughtExceptionHandler(handler)
 
 
 def _placed(master: str, root: str) -> tuple[str, Mapping[str, str]]:
