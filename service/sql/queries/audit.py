@@ -11,7 +11,7 @@ from typing import Final
 from service.sql.expressions.functions import SPARK_WORDS
 
 _SCAN: Final = re.compile(
-    r"""(?P<space>\s+) | (?P<string>'(?:[^'\\]|\\.)*') | `(?P<name>(?:[^`]|``)+)`
+    r"""(?P<space>\s+) | (?P<string>'(?:[^'\\]++|\\.)*+') | `(?P<name>(?:[^`]++|``)++)`
     | (?P<number>[0-9]+(?:\.[0-9]+)?(?:BD|L)?(?![A-Za-z0-9_.])) | (?P<word>[A-Za-z_][A-Za-z0-9_]*) |
     (?P<symbol>[-+*/%&|^~<>=(),])""",
     re.VERBOSE | re.DOTALL,

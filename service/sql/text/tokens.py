@@ -76,11 +76,11 @@ _SCAN: Final = re.compile(
     r"""
       (?P<space>[ \t\r\n\f\v]+ | --[^\r\n]*)
     | (?P<comment>/\*)
-    | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')
+    | (?P<escaped>[eE]'(?:[^'\\]++|\\.|'')*+')
     | (?P<special>[uU]&["'])
-    | (?P<bits>[bBxXnN]'(?:[^']|'')*')
-    | (?P<string>'(?:[^']|'')*')
-    | (?P<quoted>"(?:[^"]|"")*")
+    | (?P<bits>[bBxXnN]'(?:[^']++|'')*+')
+    | (?P<string>'(?:[^']++|'')*+')
+    | (?P<quoted>"(?:[^"]++|"")*+")
     | (?P<dollar>\$(?P<tag>(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?)\$)
     | (?P<parameter>\$[0-9]+)
     |
