@@ -66,9 +66,7 @@ async def list_events(
     cursor = after if last_event_id is None else last_event_id
     discreet = permits(asked_by.role, Role.ADMIN)
     if _wants_json(request.headers.get("accept", "")):
-        items, last = await history.events(
-            world, _text, after=cursor or 0, limit=limit, discreet=discreet, caller=asked_by.actor
-        )
+        items, last = await history.events(world, _text, after=cursor or 0, limit=limit, discreet=discreet)
         following = "null" if last is None else f'"{last}"'
         return Response(f'{{"items":[{",".join(items)}],"next":{following}}}', media_type="application/json")
     if cursor is None:

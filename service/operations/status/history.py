@@ -18,9 +18,9 @@ from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, JobI
 T = TypeVar("T")
 
 
-async def barriers(world: World, *, limit: int, before: Epoch | None, caller: str = "") -> BarrierPage:
+async def barriers(world: World, *, limit: int, before: Epoch | None) -> BarrierPage:
     """Return the newest barriers before `before`, newest first."""
-    async with world.calls.long_pages.turn(caller):
+    async with world.calls.long_pages.turn():
         async with world.stores.begin() as tx:
             found = await tx.barriers.history(DATABASE_GRAPH, limit=limit + 1, before=before)
         views = tuple(_barrier(record) for record in found[:limit])
@@ -101,12 +101,12 @@ async def launches(world: Context) -> Sequence[Launch]:
 
 
 async def events(
-    world: World, encode: Callable[[Event], T], *, after: int, limit: int, discreet: bool, caller: str = ""
+    world: World, encode: Callable[[Event], T], *, after: int, limit: int, discreet: bool
 ) -> tuple[Sequence[T], int | None]:
     """Return the oldest events after `after`, each encoded, and the id after which there may be more. `discreet`: also
     those that only admins may see.
     """
-    async with world.calls.long_pages.turn(caller):
+    async with world.calls.long_pages.turn():
         async with world.stores.begin() as tx:
             found = await tx.events.since(after, limit=limit, discreet=discreet)
             full = len(found) == limit

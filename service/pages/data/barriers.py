@@ -46,7 +46,7 @@ class Barriers:
 
 async def read(ask: Ask) -> Barriers:
     """Read the newest barriers."""
-    found = (await history.barriers(ask.world, limit=LOOKED_AT, before=None, caller=ask.caller.actor)).items
+    found = (await history.barriers(ask.world, limit=LOOKED_AT, before=None)).items
     (state,) = await history.graphs(ask.world)
     known = await parameters.known(ask.world, ask.caller.role)
     events, _ = await recent(ask)

@@ -50,7 +50,7 @@ async def read(ask: Ask) -> Overview:
     lapses = await staleness.lapses_of(world) if any(job.broken for job in jobs) else ()
     (state,) = await history.graphs(world)
     workers = [one for one in await history.workers(world) if one.alive]
-    barriers = (await history.barriers(world, limit=LOOKED_AT, before=None, caller=ask.caller.actor)).items
+    barriers = (await history.barriers(world, limit=LOOKED_AT, before=None)).items
     leads = _leads(checks.get("leader", "ok"), here=ask.checks.leads())
     return Overview(
         strip=strip(leads, state, workers, barriers, jobs),

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event
 
+from service.domain.errors import Unavailable
 from service.domain.graph import Commit, GraphStatus, Inject, Publish, Wait
 from service.domain.job import JobEvent
 from service.domain.parallelism import Adaptive
@@ -17,6 +18,7 @@ from service.operations.status import history
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
 from service.protocol.mutation import Pause
 from service.telemetry.traces import Traces
+from service.turns import CALLER
 from tests.support.http import StillClock, changed
 from tests.support.leading import Leader
 from tests.support.meta_store import LEASE, NOW, WORKER, add_creating, collected, new_view, running, stores_on
@@ -159,6 +161,23 @@ async def test_pages_of_barriers_are_read_one_at_a_time(idle: Idle) -> None:
     done, _ = await asyncio.wait(pages)
     assert {len(page.result().items) for page in done} == {1}
     assert await events == ([], None)
+
+
+async def test_i13_many_readers_of_long_pages_keep_nobody_else_from_them(idle: Idle) -> None:
+    """All that read events on a page were one caller: 70 connections of a viewer had those of others refused."""
+    world = idle.leader.world
+
+    async def read(by: str) -> object:
+        CALLER.set(by)
+        return await history.events(world, str, after=0, limit=1000, discreet=True)
+
+    async with world.calls.long_pages.turn(""):
+        many = [asyncio.create_task(read("eve")) for _ in range(70)]
+        await asyncio.wait(many, timeout=0.1)
+        hers = asyncio.create_task(read("vera"))
+    assert await hers == ([], None)
+    refused = [one for one in await asyncio.gather(*many, return_exceptions=True) if isinstance(one, Unavailable)]
+    assert 0 < len(refused) < len(many)
 
 
 async def test_traces_cost_an_idle_barrier_two_statements_and_send_nothing(idle: Idle) -> None:
