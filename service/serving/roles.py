@@ -8,6 +8,7 @@ Postgres has no negative grants. PUBLIC has privileges that these logins must no
 sleep and large objects. They are revoked from PUBLIC and granted to every other role by name.
 """
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, LiteralString
@@ -71,6 +72,24 @@ _OTHER_ROLES: Final = """
 select rolname from pg_roles
 where rolname !~ '^(pg_|tidefill_(reader|writer|read)(_|$))' and not rolsuper or rolname = current_user order by 1
 """
+
+
+_REFUSE_COMMANDS: Final = """
+create or replace function state.refuse_commands() returns event_trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    if session_user ~ {} then
+        raise exception 'permission denied for %: this login reads', tg_tag using errcode = 'insufficient_privilege';
+    end if;
+end $$;
+revoke execute on function state.refuse_commands from public
+"""
+"""Postgres takes the lock of a CREATE RULE before it asks whose the relation is: a session of a login that reads had
+`pg_class` to itself for two minutes (I13).
+"""
+_GUARD: Final = "tidefill_reads"
+"""The event trigger that calls it."""
+_IS_GUARDED: Final = "select exists (select from pg_event_trigger where evtname = %s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +178,23 @@ async def take_from_public(conn: Connection, names: RoleNames) -> tuple[str, ...
         signature = trusted(function)
         await _try(conn, sql.SQL("grant execute on function {} to {}").format(signature, everybody_else))
         await _try(conn, sql.SQL("revoke execute on function {} from public").format(signature))
+    if await _is_superuser(conn):
+        await _refuse_commands(conn, names)
     database = sql.Identifier(conn.info.dbname)
     await _try(conn, sql.SQL("grant temporary on database {} to {}").format(database, sql.Identifier(names.writer)))
     if await _may_make_temporary_tables(conn, names.reader, names.read):
         await _try(conn, sql.SQL("grant temporary on database {} to {}").format(database, everybody_else))
         await _try(conn, sql.SQL("revoke temporary on database {} from public").format(database))
     return await _left_open(conn, names)
+
+
+async def _refuse_commands(conn: Connection, names: RoleNames) -> None:
+    """Have commands of the logins that read refused before they take a lock."""
+    logins = f"^({re.escape(names.reader)}$|{re.escape(names.read)}(_|$))"
+    await conn.execute(sql.SQL(_REFUSE_COMMANDS).format(sql.Literal(logins)))
+    if await (await conn.execute(_IS_GUARDED, [_GUARD])).fetchone() != (True,):
+        create = "create event trigger {} on ddl_command_start execute function state.refuse_commands()"
+        await conn.execute(sql.SQL(create).format(sql.Identifier(_GUARD)))
 
 
 async def make_login(
@@ -257,6 +287,8 @@ async def _left_open(conn: Connection, names: RoleNames) -> tuple[str, ...]:
     left = [f"users' statements can call {', '.join(functions)}: only a superuser can revoke it"] if functions else []
     if await _may_make_temporary_tables(conn, names.reader, names.read):
         left.append("users' statements can make temporary tables: only the database's owner can revoke it")
+    if await (await conn.execute(_IS_GUARDED, [_GUARD])).fetchone() != (True,):
+        left.append("users' own tools can take locks by commands such as CREATE RULE: only a superuser can refuse them")
     return tuple(left)
 
 

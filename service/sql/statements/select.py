@@ -37,6 +37,11 @@ _DENIED: Final = re.compile(
     re.VERBOSE,
 )
 
+_FIELDS: Final = re.compile(
+    r"pg_.*|ts_stat|dblink.*|crosstab.*|brin_.*|binary_upgrade_.*|lo_(creat|create|unlink|close|import|get|tell|tell64)"
+)
+"""Which of them `(x).f` and `t.f` call. Others take no single argument, or columns have such names, as `lo_revenue`."""
+
 _DENIED_VIEWS: Final = re.compile(
     r"""pg_stat_(activity|gssapi|progress_.*|replication.*|ssl|statements.*|subscription.*|wal_receiver)|pg_aios|pg_cursors
     |pg_locks|pg_prepared_(statements|xacts)|pg_replication_slots""",
@@ -81,16 +86,18 @@ def check_query(tokens: Sequence[Token]) -> None:
     for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
         if token.kind is TokenKind.PARAMETER:
             raise Invalid(f"there is no parameter {token.text}", position=token.position)
-        _check_name(token, after)
+        _check_name(before, token, after)
         if reason := _writes(before, token, after):
             raise Invalid(f"{reason} is not allowed here", position=token.position)
 
 
-def _check_name(token: Token, after: Token) -> None:
-    """Raise Invalid if the two tokens begin a call of a denied function, or name a denied view."""
+def _check_name(before: Token | None, token: Token, after: Token) -> None:
+    """Raise Invalid if a token is the name of a denied function that is called, or of a denied view."""
     if token.kind not in (TokenKind.NAME, TokenKind.QUOTED):
         return
-    if after.is_symbol("(") and _DENIED.fullmatch(token.value):
+    field = before is not None and before.is_symbol(".") and _FIELDS.fullmatch(token.value)
+    called = after.is_symbol("(") or field
+    if called and _DENIED.fullmatch(token.value):
         raise Invalid(f"function {token.value} is not allowed here", position=token.position)
     if _DENIED_VIEWS.fullmatch(token.value):
         raise Invalid(f"view {token.value} is not allowed here: it shows other sessions", position=token.position)

@@ -64,7 +64,8 @@ async def test_rights_are_these_and_no_more(store: Store) -> None:
         " where p.pronamespace = 'state'::regnamespace and r.rolname like 'tidefill_reader_%' group by 1 order by 1"
     )
     # A view of a relation of a lake calls one of two for whoever reads it. It only raises an error.
-    refused = [(name, False) for name in ("attempt", "hold_generation", "protect", "refuse", "refuse_write")]
+    named = ("attempt", "hold_generation", "protect", "refuse", "refuse_commands", "refuse_write")
+    refused = [(name, False) for name in named]
     assert functions == sorted([*refused, ("refuse_read", True), ("refuse_rows", True)])
 
 
@@ -167,9 +168,10 @@ async def plain(owner: Owner) -> AsyncGenerator[Store]:
 
 
 async def test_an_owner_without_superuser_is_told_what_stays_open(plain: Store) -> None:
-    (warning,) = plain.logins.warnings
-    assert "pg_sleep(double precision)" in warning
-    assert "only a superuser can revoke it" in warning
+    functions, locks = plain.logins.warnings
+    assert "pg_sleep(double precision)" in functions
+    assert "only a superuser can revoke it" in functions
+    assert "such as CREATE RULE" in locks
     again = await _prepare(plain.url)
     assert again.warnings == plain.logins.warnings
 

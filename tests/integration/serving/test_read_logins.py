@@ -148,6 +148,28 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "create rule r as on insert to orders do also select 1",
+        "create rule r as on insert to pg_catalog.pg_class do also select 1",
+        "create trigger t before insert on state.leader execute function state.refuse_write()",
+        "comment on view orders is 'mine'",
+    ],
+)
+async def test_i13_a_command_takes_no_lock_before_it_is_refused(store: Store, command: str) -> None:
+    """One that took long had `pg_class` to itself, and one that waited for a reader held up all behind it."""
+    async with (
+        await psycopg.AsyncConnection.connect(store.logins.reader_url) as reading,
+        await psycopg.AsyncConnection.connect(await store.read_url(), autocommit=True) as conn,
+    ):
+        await reading.execute("select from orders, pg_class")
+        await conn.execute("set default_transaction_read_only = off")
+        await conn.execute("set lock_timeout = '2s'")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="this login reads"):
+            await conn.execute(command.encode())
+
+
 async def test_u6_the_read_login_can_neither_write_nor_read_what_is_internal(
     store: Store, subtests: pytest.Subtests
 ) -> None:

@@ -117,6 +117,18 @@ def test_a_function_that_acts_is_refused(name: str, query: str) -> None:
     assert error.value.position == query.index("^") + 1 - quoted
 
 
+@pytest.mark.parametrize("name", ["pg_stat_get_activity", "ts_stat", "pg_sleep", "pg_read_file", "lo_unlink"])
+@pytest.mark.parametrize("query", ["select (null::int4).{}", "select ('select 1'::text) . {}", 'select t."{}" from t'])
+def test_a_function_that_acts_is_refused_where_it_looks_like_a_column(name: str, query: str) -> None:
+    """So one read what the sessions of others ran, and another ran any text as a query."""
+    with pytest.raises(Invalid, match=f"function {name} is not allowed here"):
+        parse(query.format(name))
+
+
+def test_columns_may_be_named_like_such_functions() -> None:
+    parse("select l.lo_revenue, l.nextval, l.current_setting from lineorder l")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
