@@ -2,7 +2,8 @@
 
 The login's settings end most of them. But a session can change its settings, and only the server's side cannot be
 changed: an open transaction keeps the tables of dropped relations, and holds up the builds of indexes. A session can
-also change its own login. Such a write holds locks for which others wait, and can fill the server's lock table.
+also change its own login. Such a write holds locks for which others wait, and can fill the server's lock table. And
+Postgres takes the lock for a DELETE that is only prepared, whose right nobody checks before it runs.
 """
 
 import re
@@ -21,22 +22,25 @@ _QUEUE_FULL: Final = 0.01
 """The used share of the server's queue of notifications from which the oldest transaction is ended, one at each look.
 Postgres does not show which session holds the queue back.
 """
-_HOLD: Final = "select from pg_roles, pg_auth_members, pg_database, pg_locks limit 0"
-"""Takes locks on all shared catalogs that `_END` needs. They are kept until the transaction ends."""
+_HOLD: Final = "select from pg_roles, pg_auth_members, pg_database, pg_locks, pg_class limit 0"
+"""Takes locks on all catalogs that `_END` needs. They are kept until the transaction ends."""
 _FRESH: Final = "select pg_stat_clear_snapshot()"
 _END: Final = f"""
 select pid, login, why, pg_terminate_backend(pid)
 from (
     select pid, usename::text as login, case
-        when backend_xid is not null then 'write'
+        when backend_xid is not null or claims then 'write'
         when state !~ '^idle' and query_start < clock_timestamp() - %(statement)s then 'statement'
         when state ~ '^idle' and state_change < clock_timestamp() - %(idle)s then 'idle'
         when xact_start < clock_timestamp() - %(transaction)s then 'transaction'
         when xact_start = min(xact_start) over () and pg_notification_queue_usage() > {_QUEUE_FULL} then 'queue'
-        when locks > current_setting('max_locks_per_transaction')::int then 'locks'
+        when %(full)s and locks > current_setting('max_locks_per_transaction')::int then 'locks'
     end as why
     from pg_stat_activity
-    left join (select pid, count(*) as locks from pg_locks where %(full)s group by pid) held using (pid)
+    left join (
+        select pid, count(*) as locks, bool_or(mode <> 'AccessShareLock' and relpersistence <> 't') as claims
+        from pg_locks left join pg_class on oid = relation and database is not null group by pid
+    ) held using (pid)
     where usename ~ %(logins)s and xact_start is not null
 ) session
 where why is not null

@@ -65,6 +65,19 @@ async def test_s5_a_statement_ends_though_the_session_has_lifted_the_limit(store
         await running
 
 
+@pytest.mark.parametrize("statement", ["delete from {}", "insert into {} values (1)", "update {} set id = 1"])
+async def test_i13_a_session_ends_that_has_a_lock_for_which_others_wait(
+    store: Store, lifted: Connection, statement: str
+) -> None:
+    """No right is needed to prepare what changes rows, and indexes were not built until the transaction ended."""
+    await store.run("create table public.theirs(id int)")
+    await lifted.execute("set default_transaction_read_only = off")
+    await lifted.execute(f"prepare p as {statement.format('public.theirs')}".encode())
+    one = await ended(store, SessionLimits(statement=DAY, idle=DAY, transaction=DAY))
+    assert one.pid == lifted.info.backend_pid
+    assert one.wrote
+
+
 async def test_s5_sessions_within_their_limits_and_those_of_others_go_on(store: Store, lifted: Connection) -> None:
     async with await psycopg.AsyncConnection.connect(store.url) as owner, owner.transaction():
         await owner.execute("select 1")
