@@ -11,6 +11,9 @@ from service.telemetry.log import logger
 
 READERS: Final = "^tidefill_read(er)?(_|$)"
 """The logins that only read."""
+OPEN_FOR: Final = "10s"
+"""For so long the transactions of people's own tools may hold up a view that leaves the database graph."""
+_OWN_TOOLS: Final = "^tidefill_read(_|$)"
 END_MS: Final = 2000
 """How long sessions may take to end. They only have to receive the signal."""
 LOOK_SECONDS: Final = (0.005, 0.1)
@@ -42,7 +45,10 @@ order by a.xact_start nulls first
 """
 _END_READERS: Final = f"""
 select pid, backend_start, usename, pg_terminate_backend(pid)
-from (select distinct a.pid, a.backend_start, a.usename::text {_HELD} and a.usename ~ '{READERS}') reader
+from (
+    select distinct a.pid, a.backend_start, a.usename::text {_HELD}
+        and a.usename ~ %s and a.xact_start <= clock_timestamp() - %s::interval
+) reader
 """
 _UNENDING: Final = f"""
 select distinct {_SHOWN}, a.xact_start, a.backend_start {_HELD} and a.pid = any (%s)
@@ -115,11 +121,20 @@ async def users(conn: Connection, names: Collection[str], *, older: str = "0s") 
 
 async def end_readers(conn: Connection, names: Collection[str]) -> None:
     """End the sessions of reading logins that hold a lock on one of these relations."""
-    found = await (await conn.execute(trusted(_END_READERS), [list(names)])).fetchall()
+    why = f"it reads a dropped relation whose name is used again: {', '.join(names)}"
+    await _end(conn, [list(names), READERS, "0s"], why)
+
+
+async def end_tools(conn: Connection, name: str) -> None:
+    """End the sessions of people's own tools that hold a view in transactions of more than `OPEN_FOR`."""
+    await _end(conn, [[name], _OWN_TOOLS, OPEN_FOR], f"it holds {name}, which leaves the database graph")
+
+
+async def _end(conn: Connection, whose: Sequence[object], why: str) -> None:
+    found = await (await conn.execute(trusted(_END_READERS), whose)).fetchall()
     left = await until_ended(conn, [pid for pid, *_ in found], END_MS)
     _unending.update({pid: since for pid, since, *_ in found if pid in left})
     for pid, _, login, told in found:
-        why = f"it reads a dropped relation whose name is used again: {', '.join(names)}"
         log.warning("session.ended", pid=pid, login=login, ended=told and pid not in left, why=why)
 
 

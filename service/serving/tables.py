@@ -112,6 +112,9 @@ class PostgresTables:
                     if isinstance(error, psycopg.Error) and is_away(error) and not is_locked(error):
                         raise
                     refused[relation.id] = error.message if isinstance(error, Conflict) else said(error)
+                    if graph != DATABASE_GRAPH and isinstance(error, psycopg.Error) and is_locked(error):
+                        # It stood still for as long as somebody's transaction was open. The next try comes soon.
+                        await sessions.end_tools(conn, sql.Identifier("public", relation.name).as_string(conn))
             await conn.execute(
                 "insert into state.published as p values (%s, %s, %s) on conflict (graph) do update"
                 " set epoch = excluded.epoch, term = excluded.term where p.epoch < excluded.epoch",

@@ -177,7 +177,8 @@ async def _show(world: World, view: GraphView, *, term: Term) -> None:
     """Let a relation that left the database graph be read as of its own graph's epochs (I2).
 
     Until then users read it at the epochs of the database graph, so nothing may be written. A reader of the view can
-    delay this, and with it only the graph. Raises Unavailable then, so that the graph's loop tries again after a pause.
+    delay this, and with it only the graph, until its session is ended. Raises Unavailable then, so that the loop of the
+    graph tries again after a pause.
     """
     if not view.policy.created:
         return

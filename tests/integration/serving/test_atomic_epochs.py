@@ -1,11 +1,13 @@
 """I2: a reader sees all of an epoch or none of it, across the relations of the graph, also while it is published."""
 
 import threading
+from contextlib import nullcontext
 
 import psycopg
 import pytest
 
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, Term
+from service.serving import sessions
 from tests.support.state_store import Store, relation
 
 pytestmark = pytest.mark.postgres
@@ -103,3 +105,22 @@ async def test_s2_a_graph_of_its_own_shows_what_it_has_published(store: Store) -
     await store.tables.publish(GraphId(7), Epoch(8), term=TERM, created=[])
     for schema in ("public", "live"):
         assert await store.rows(f"select id from {schema}.alone order by 1") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(("open_for", "ends"), [("0s", True), ("1h", False)])
+async def test_i13_a_view_that_leaves_the_database_graph_waits_for_no_reader_for_long(
+    store: Store, monkeypatch: pytest.MonkeyPatch, open_for: str, *, ends: bool
+) -> None:
+    """It stood still until the transaction of a viewer's tool ended, after half an hour at most."""
+    monkeypatch.setattr(sessions, "OPEN_FOR", open_for)
+    view = relation(9, "moves")
+    await store.tables.create(view, term=TERM)
+    await store.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[view])
+    async with await psycopg.AsyncConnection.connect(await store.read_url()) as reading:
+        await reading.execute("select from moves")
+        assert set(await store.tables.publish(GraphId(7), Epoch(5), term=TERM, created=[view])) == {view.id}
+        again = await store.tables.publish(GraphId(7), Epoch(5), term=TERM, created=[view])
+        assert (again == {}) is ends
+        with pytest.raises(psycopg.errors.AdminShutdown) if ends else nullcontext():
+            await reading.rollback()
+    assert await store.tables.publish(GraphId(7), Epoch(5), term=TERM, created=[view]) == {}
