@@ -34,7 +34,7 @@ from workers.runners.own_turns import OwnTurns
 from workers.runners.port import Stores
 from workers.settings import Settings, read_settings
 from workers.spark.gateway import JAVA_OPTIONS
-from workers.spark.session import CONF, Session, start
+from workers.spark.session import CONF, OWN_AT_ONCE, Session, start
 from workers.state_store.connections import KEPT_BY_WORKER, keep
 from workers.state_store.dml import DmlStore
 from workers.state_store.port import StatementBrokeError, TooSlowError
@@ -129,7 +129,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             parallelism=session.parallelism,
         ),
         client,
-        partial(_executor, worker, session, connect, url, (threading.Lock(), OwnTurns()), client),
+        partial(_executor, worker, session, connect, url, _turns(), client),
         respond,
         failed,
     )
@@ -172,24 +172,28 @@ def _computing_queries(settings: Settings, slots: int) -> Callable[[Select | Ver
     return computed
 
 
+def _turns() -> tuple[threading.Lock, OwnTurns, OwnTurns]:
+    return threading.Lock(), OwnTurns(), OwnTurns(total=OWN_AT_ONCE)
+
+
 def _executor(
     worker: WorkerId,
     session: Session,
     connect: Callable[[Barrier], Stores],
     url: str,
-    turns: tuple[threading.Lock, OwnTurns],
+    turns: tuple[threading.Lock, OwnTurns, OwnTurns],
     client: MetaClient,
     graph: GraphId,
 ) -> GraphExecutor:
     """Make the executor of a graph. Snapshot jobs' graphs share one mutex for their Spark jobs, and the turns of those
-    that are created; the database graph has none (I10).
+    that are created, at all and in Spark; the database graph has none (I10).
     """
     joins = joins_of(session.spark, partial(_connection_of, client), client.secret)
     executor = GraphExecutor(worker, session.spark, connect, joins, PostgresUpkeep(url), pool=f"graph-{graph}")
     if graph == DATABASE_GRAPH:
         executor.threads = ThreadPoolExecutor(SCANS_AT_ONCE, "scan")
     else:
-        executor.turn, executor.own_turns = turns
+        executor.turn, executor.own_turns, executor.spark_turns = turns
     return executor
 
 

@@ -28,6 +28,7 @@ from workers.runners.long_keys import LongKeys
 from workers.runners.own_turns import OwnTurns
 from workers.runners.port import FragmentRunner, Join, Place, RunningEpoch, Stores
 from workers.runners.running import run_all
+from workers.spark.session import OWN_AT_ONCE
 from workers.state_store.port import Upkeep
 
 SCANS_AT_ONCE: Final = 4
@@ -60,6 +61,8 @@ class GraphExecutor:
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
     own_turns: OwnTurns = field(default_factory=OwnTurns)
     """The turns of created jobs in graphs of their own, which all graphs of the worker share."""
+    spark_turns: OwnTurns = field(default_factory=lambda: OwnTurns(total=OWN_AT_ONCE))
+    """Those of them that Spark computes."""
     pool: str = "default"
     """The Spark scheduler pool. Spark shares its task slots evenly between pools."""
     clock: Callable[[], float] = time.monotonic  # noqa: TID251 - the executor owns the worker's clock
@@ -207,6 +210,7 @@ class GraphExecutor:
             {job: replay.reading(upto) for job, replay in self.replays.items()},
             work=None if barrier.traceparent is None else [],
             own_turn=self.own_turn,
+            own_spark=self.own_spark,
         )
 
     def _replay_upto(self, barrier: Barrier) -> Epoch | None:
@@ -267,6 +271,11 @@ class GraphExecutor:
         assert self.stores is not None
         costs = self.stores.costs
         return self.own_turns.turn(costs.caller(job), lambda: self.over, apart=costs.is_apart(job))
+
+    def own_spark(self, job: JobId) -> AbstractContextManager[None]:
+        """Return the context in which Spark computes such a job. Tasks keep their slots, and others need some, too."""
+        assert self.stores is not None
+        return self.spark_turns.turn(self.stores.costs.caller(job), lambda: self.over)
 
     def _name_jobs(self, epoch: Epoch) -> None:
         """Let the Spark jobs of this thread run in this graph's pool and group."""

@@ -7,14 +7,14 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.errors import Conflict
+from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, TERMINAL, JobState
 from service.meta_store.documents import among
 from service.meta_store.schema.core import TAKEN, view_reference
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.core import relation as relations
 from service.protocol.ids import RelationId
-from service.protocol.relation import RelationKind
+from service.protocol.relation import CATALOG_PREFIX, RelationKind
 
 JOBLESS: Final = (RelationKind.VIEW, RelationKind.SOURCE)
 """Kinds of relations that no job creates."""
@@ -58,7 +58,9 @@ async def add_relation(
     vnode_count: int,
     selects_all: bool | None = None,
 ) -> RelationId:
-    """Add a relation and take its name. Raises Conflict where the name is taken."""
+    """Add a relation and take its name. Raises Conflict where the name is taken, and Invalid for one of the catalog."""
+    if name.startswith(CATALOG_PREFIX):
+        raise Invalid(f'name "{name}" is reserved: the relations of rw_catalog begin with {CATALOG_PREFIX}')
     row = insert(relations).values(
         name=name, kind=kind, definition=definition, vnode_count=vnode_count, selects_all=selects_all
     )

@@ -14,6 +14,7 @@ from service.sql.queries.plan import plan_query
 from service.sql.queries.planner import TooManySteps
 from service.sql.statements.dml import Insert, parse_constants
 from service.sql.statements.statement import Statement
+from service.sql.text.tokens import mentioned, needs_tokens
 from service.sql.text.tree import Tree
 from service.sql.text.weight import SHORT, is_light
 
@@ -48,6 +49,11 @@ async def beside_views(
     if not views:
         return await beside(parsers, text, read, *args, **kwargs)
     return await apart(parsers, text, views, read, *args, **kwargs)
+
+
+async def names_in(parsers: Parsers, text: str) -> frozenset[str]:
+    """Return `mentioned` of a text. Raises Invalid."""
+    return await beside(parsers, text, mentioned, text) if needs_tokens(text) else mentioned(text)
 
 
 async def apart(

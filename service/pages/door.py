@@ -25,16 +25,18 @@ from service.api.json_body import SMALL
 from service.api.middleware import BODY_SECONDS
 from service.api.origins import is_loopback
 from service.api.uploads import Uploads
-from service.domain.errors import MetaError, TimedOut
+from service.domain.errors import MetaError, TimedOut, Unavailable
 from service.domain.roles import PEOPLE
 from service.pages.sessions import Session, Sessions, same
 from service.ports.audit import Asker
+from service.turns import Turns
 
 SECURE_COOKIE: Final = "__Host-tidefill"
 """Browsers keep a cookie of such a name only from https, for this host and all its paths."""
 PLAIN_COOKIE: Final = "tidefill"
 FIELDS_MAX: Final = 200
 LOGIN_BYTES_MAX: Final = 16 << 10
+LONG_FORMS_AT_ONCE: Final = 4
 LOGIN_SECONDS: Final = 5
 LOGINS_MAX: Final = 20
 """How many forms of browsers without a session may be arriving. For another one, the slowest is given up."""
@@ -81,7 +83,7 @@ class Door:
     ) -> None:
         self.app, self.credentials, self.sessions = app, credentials, sessions
         self.open_paths, self.size_max = open_paths, size_max
-        self.turn = asyncio.Lock()
+        self.long_forms = Turns("long forms", running=LONG_FORMS_AT_ONCE, waiting=1_000, each=1)
         self.of_strangers = Uploads(
             self._pass, uploads_max=LOGINS_MAX, monotonic=monotonic, setting="forms without a session"
         )
@@ -166,8 +168,8 @@ class Door:
             if body is None:
                 return PlainTextResponse(f"this form has at most {size_max} bytes", 413, {"Connection": "close"})
             fields = await self._fields(body)
-        except TimedOut as error:
-            return PlainTextResponse(error.message, 408, {"Connection": "close"})
+        except (TimedOut, Unavailable) as error:
+            return PlainTextResponse(error.message, kind_of(error).status, {"Connection": "close"})
         except TimeoutError:
             return PlainTextResponse(f"a form arrives within {seconds} s", 408, {"Connection": "close"})
         except ValueError:
@@ -178,13 +180,12 @@ class Door:
         return {name: value.replace("\r\n", "\n") for name, value in fields.items()}
 
     async def _fields(self, body: bytes) -> dict[str, str]:
-        """Return the fields of a form. A megabyte of escapes takes 0.1 s, so a thread parses long forms, one at a time.
-
-        Raises ValueError.
+        """Return the fields of a form. A megabyte of escapes takes 0.1 s, so a thread parses long forms, one of a
+        caller at a time. Raises ValueError, and Unavailable where too many of a caller wait.
         """
         if len(body) <= LOGIN_BYTES_MAX:
             return _parsed(body)
-        async with self.turn:
+        async with self.long_forms.turn():
             return await asyncio.to_thread(_parsed, body)
 
 

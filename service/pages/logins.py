@@ -60,7 +60,10 @@ async def log_out(request: Request) -> Response:
 
 def inside(address: str) -> str:
     """Return an address if it is a path of this service, otherwise `/`. No form leads to another site."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "/"
     foreign = parts.scheme or parts.netloc or not address.startswith("/") or address.startswith("//")
     return "/" if foreign or "\\" in address or any(ord(char) < 33 for char in address) else address
 

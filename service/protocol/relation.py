@@ -33,6 +33,10 @@ TRAVEL_PREFIX: Final = "_tidefill_"
 """Prefix of columns that accompany a relation's own while rows travel: an operation, a position, a report."""
 
 
+CATALOG_PREFIX: Final = "rw_"
+"""Prefix of the names of `rw_catalog`'s relations. A query may name them without the schema."""
+
+
 def why_reserved(name: str) -> str | None:
     """Return why a user may not give a column this name, or None.
 

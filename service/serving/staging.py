@@ -31,6 +31,9 @@ from service.serving.user_query import one_statement, reading, refused_as_said, 
 from service.turns import Turns
 
 CHUNK_BYTES: Final = 256 << 10
+_LARGE_BYTES: Final = 16 << 20
+_ROW_BYTES_MAX: Final = 128 << 20
+"""A row is held whole, and twice as it arrives."""
 KEY_BYTES: Final = 2_000
 """Shorter keys fit into any index (2,704 bytes), so they need no check."""
 RANGE_PAGES: Final = 32
@@ -170,23 +173,28 @@ async def _check_assignable(conn: Connection, statement: StatementId, columns: S
 async def _copied_out(
     source: Connection, columns: Sequence[Column], sql: str, *, timeout_ms: int
 ) -> AsyncGenerator[bytes]:
-    """Yield the query's rows as binary COPY data, in portions. Close the connection if the iteration ends early."""
+    """Yield the query's rows as binary COPY data, in portions. Close the connection if the iteration ends early, and
+    after large rows: libpq keeps the memory that one took.
+    """
     names = [f"c{number}" for number in range(len(columns))]
     casts = ", ".join(f"cast({name} as {column.type})" for name, column in zip(names, columns, strict=True))
     # `reading` has checked that the text is one query, so it cannot close the parenthesis. It may end in a comment or
     # a semicolon.
     head = f"copy (select {casts} from ("
     text = f"{head}{sql.rstrip().rstrip(';')}\n) as q({', '.join(names)})) to stdout (format binary)"
-    more = True
+    more, large = True, False
     try:
         with refused_as_said(timeout_ms=timeout_ms, prefix=head):
             # psycopg's own COPY uses the simple protocol.
             await run(source, text.encode(), ExecStatus.COPY_OUT)
             while more:
                 portion, more = await source.wait(_portion(source.pgconn))
+                if len(portion) > _ROW_BYTES_MAX:
+                    raise Invalid(f"a row of the query has more than {_ROW_BYTES_MAX >> 20} MB")
+                large = large or len(portion) > _LARGE_BYTES
                 yield portion
     finally:
-        if more:
+        if more or large:
             await source.close()
 
 

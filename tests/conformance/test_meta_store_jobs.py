@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from service.domain.errors import Conflict, NotFound
+from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.graph import Line
 from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
@@ -443,6 +443,14 @@ async def test_a_scan_is_finished_once_all_its_actors_are(stores: Stores) -> Non
             await tx.fragments.record([collected(10, *reports)], now=NOW)
             finished.append((await tx.fragments.scans([view.id]))[view.id][0].finished)
     assert finished == [False, True]
+
+
+@ON_POSTGRES
+async def test_i13_nobody_takes_a_name_of_the_catalog(stores: Stores) -> None:
+    """A table called `rw_ddl_progress` was what everybody read in its place."""
+    with pytest.raises(Invalid, match='name "rw_ddl_progress" is reserved'):
+        async with stores.begin() as tx:
+            await tx.jobs.add(new_table("rw_ddl_progress"), now=NOW)
 
 
 @ON_POSTGRES

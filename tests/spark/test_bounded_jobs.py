@@ -7,6 +7,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from tests.support.waiting import until
+from workers.engines.spark import project
+from workers.queries.projection import ProjectionPlan
 from workers.runners.failure import explain
 from workers.spark.bounded import bounded_jobs
 from workers.spark.killable import killable
@@ -35,7 +37,6 @@ def test_i13_a_job_that_nobody_waits_for_any_more_is_cancelled(spark: SparkSessi
 
 def test_i13_a_join_that_is_cancelled_leaves_its_slot(spark: SparkSession) -> None:
     """Spark looks whether a task is killed when it reads a row, and each of these meets 44 million others."""
-    context = spark.sparkContext
     read = spark.range(0, 20_000, 1, 1).mapInArrow(lambda batches: batches, "id long")
     one, *others = (read.selectExpr(f"id % 3 as {name}") for name in "abc")
     met = killable(one)
@@ -43,10 +44,24 @@ def test_i13_a_join_that_is_cancelled_leaves_its_slot(spark: SparkSession) -> No
         met = killable(met.join(F.broadcast(killable(other)), F.expr(f"a = {name}")))
     with pytest.raises(TooSlowError), bounded_jobs(spark, 3_000, 3.0):
         met.groupBy("a").count().collect()
+    _no_task_runs(spark)
+
+
+def _no_task_runs(spark: SparkSession) -> None:
     # Spark's own counts of tasks are told late.
-    java: Any = context._jsc  # pyright: ignore[reportPrivateUsage]
+    java: Any = spark.sparkContext._jsc  # pyright: ignore[reportPrivateUsage]
     slots = java.sc().taskScheduler()
     until(lambda: slots.runningTasksByExecutors().values().mkString() == "0", what="no task runs any more", seconds=30)
+
+
+def test_i13_a_projection_that_is_cancelled_leaves_its_slot(spark: SparkSession) -> None:
+    """All its rows are one batch, and each takes a second."""
+    read = spark.range(0, 1_000, 1, 1).mapInArrow(lambda batches: batches, "id long").coalesce(1)
+    long = " || ".join(f"md5(repeat(cast(id as string), {20_000_000 + number}))" for number in range(10))
+    plan = ProjectionPlan(("id",), "true", ("id", f"{long} as m"), "id", ("m",))
+    with pytest.raises(TooSlowError), bounded_jobs(spark, 3_000, 3.0):
+        project(read, plan).selectExpr("max(m)").collect()
+    _no_task_runs(spark)
 
 
 def test_another_error_stays_what_it_is(spark: SparkSession) -> None:

@@ -34,6 +34,8 @@ _SCHEMA: Final = re.compile(rb"\x15[\x80-\xff]*[\x00-\x7f]\x19(?:\xfc([\x80-\xff
 """How a footer begins in Thrift's compact protocol: its version, and the list of the schema with its size."""
 COLUMNS_MAX: Final = 20_000
 """How many columns a file may have, and all files of a folder together."""
+NAME_MAX: Final = 255
+"""How many characters the name of a column may have."""
 ROWS_MAX: Final = 1 << 32
 """How many rows a file may have. Its footer may say any number."""
 FILES_MAX: Final = 100_000
@@ -171,6 +173,8 @@ def _read(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
             footer = Footer(parquet.metadata.num_rows, {**dict.fromkeys(values_of(path), "string"), **columns})
     except (pa.ArrowException, OSError) as error:
         raise UnfinishedFileError(f"its footer cannot be read: {error}") from None
+    if any(len(name) > NAME_MAX for name in footer.columns):
+        raise TooWideError(f"the name of a column has more than {NAME_MAX} characters")
     if after != stamp:
         raise UnfinishedFileError("it is being written")
     if not 0 <= footer.rows <= ROWS_MAX:

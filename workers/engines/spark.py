@@ -20,6 +20,7 @@ from workers.engines.rows import PositionColumns, actor_indexes, input_schema, r
 from workers.engines.stage_rows import outcomes_of, with_written, write, writing
 from workers.queries.projection import ProjectionPlan, projection_plan
 from workers.spark.frames import Reports, spark_schema, task_of
+from workers.spark.killable import killable
 from workers.state_store.port import PAGE
 
 
@@ -56,7 +57,8 @@ def frame(spark: SparkSession, scan: ScanTask, actors: int, reports: Reports) ->
 
 def project(read: DataFrame, plan: ProjectionPlan) -> DataFrame:
     """Apply the query to the rows of a reader."""
-    return read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
+    typed = killable(read.selectExpr(*plan.typed))
+    return typed.where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
 
 
 # --- in the tasks -------------------------------------------------------------------------------------------------

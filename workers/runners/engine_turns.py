@@ -1,7 +1,7 @@
 """Run a stage's engines: their turns at Spark, their slices by the pace of each, and the budget of its changes."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,10 +52,9 @@ class EngineTurns:
     ) -> Sequence[ActorOutcome]:
         """Run one epoch by the engine that is chosen in its turn. Raises the errors of the store and of Spark."""
         self.computing = False
-        with self.turn(epoch, scan.job):
+        with self.turn(epoch, scan.job), _chosen(epoch, scan.job, choose) as (name, engine):
             # The clock starts here, so that a long wait for the turn shortens the slice.
             began = epoch.clock()
-            name, engine = choose()
             # Changes beside history are changes: its author may have it read as slowly as he likes.
             changes = history_over or bool(task.changed)
             allowed = self._limit(epoch, name, scan, changes=changes, page=not history_over)
@@ -125,3 +124,13 @@ class EngineTurns:
         least = 0.0 if engine is Engine.STORE else SPARK_SECONDS_MIN
         anew = engine is Engine.SPARK and self.counted.get("engine") is not Engine.SPARK
         return epoch.stores.allowed(scan.job, self.cost, epoch.clock(), least=least, anew=anew)
+
+
+@contextmanager
+def _chosen(
+    epoch: RunningEpoch, job: JobId, choose: Callable[[], tuple[Engine, TaskEngine]]
+) -> Generator[tuple[Engine, TaskEngine]]:
+    """Yield the engine of an epoch, in its turn if it is Spark and the graph is the job's own."""
+    name, engine = choose()
+    with epoch.own_spark(job) if name is Engine.SPARK and epoch.barrier.follows else nullcontext():
+        yield name, engine

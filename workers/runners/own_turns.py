@@ -1,6 +1,7 @@
-"""Bound how many views of one caller compute at a time, each in a graph of its own.
+"""Bound how many views compute at a time, each in a graph of its own.
 
-Each has a session of the state store, which may take a gigabyte, and a core, for as long as its statement runs.
+Each has a session of the state store, which may take a gigabyte, and a core, for as long as its statement runs. Or it
+has slots of Spark, which do not come back before its tasks end.
 """
 
 from collections import Counter
@@ -11,15 +12,19 @@ from threading import Condition
 from typing import Final
 
 AT_ONCE: Final = 4
-"""As many as scans of the database graph that run beside each other."""
+"""As many of a caller as scans of the database graph that run beside each other."""
 _LOOK_SECONDS: Final = 0.5
 
 
 @dataclass
 class OwnTurns:
-    """The turns of all graphs of one worker."""
+    """The turns of all graphs of one worker.
+
+    Of a `total`, a caller takes another one only while more are free than it has, so that others find some.
+    """
 
     at_once: int = AT_ONCE
+    total: int | None = None
     running: Counter[str] = field(default_factory=Counter[str])
     _changed: Condition = field(default_factory=Condition)
 
@@ -31,7 +36,7 @@ class OwnTurns:
         """
         at_once = 1 if apart else self.at_once
         with self._changed:
-            while self.running[caller] >= at_once:
+            while self.running[caller] >= at_once or not self._room(caller):
                 if over():
                     raise InterruptedError("the generation is over")
                 self._changed.wait(_LOOK_SECONDS)
@@ -42,3 +47,6 @@ class OwnTurns:
             with self._changed:
                 self.running[caller] -= 1
                 self._changed.notify_all()
+
+    def _room(self, caller: str) -> bool:
+        return self.total is None or self.total - self.running.total() > self.running[caller]

@@ -135,6 +135,8 @@ class RunningEpoch:
     """The parts of the epoch's work that have ended. None if nobody asks."""
     own_turn: Callable[[JobId], AbstractContextManager[object]] = nullcontext
     """Enter it while a created job in a graph of its own computes."""
+    own_spark: Callable[[JobId], AbstractContextManager[object]] = nullcontext
+    """Enter it as well while Spark computes it."""
     _lock: Lock = field(default_factory=Lock)
 
     def wrote(self, relation: RelationId, *, inserted: int, ended: int) -> None:

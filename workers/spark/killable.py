@@ -1,9 +1,9 @@
-"""Let tasks end when their job is cancelled, in the middle of a join (I13).
+"""Let tasks end when their job is cancelled, in the middle of a join or of a batch (I13).
 
-Spark looks whether a task is killed when the task reads a row. A row of a join may meet millions of others, and theirs
-millions more: such a task runs for hours after its job was cancelled, and keeps its slot. So each row of a join looks
-whether its thread was interrupted, which costs a nanosecond. It is a call in the code that Spark generates: a function
-that this code cannot call would make Spark keep all rows that one row has met.
+Spark looks whether a task is killed when the task reads a batch. A row of a join may meet millions of others, and
+theirs millions more: such a task runs for hours after its job was cancelled, and keeps its slot. So each row of a join
+or a projection looks whether its thread was interrupted, which costs a nanosecond. It is a call in the code that Spark
+generates: a function that this code cannot call would make Spark keep all rows that one row has met.
 """
 
 from functools import lru_cache

@@ -83,6 +83,8 @@ tasks write (I3). Spark itself repeats tasks of a lost executor: see `workers.sp
 _LOOPBACK: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _LOCAL: Final = re.compile(r"local\[(?P<threads>\*|\d+)\]")
 
+OWN_AT_ONCE: Final = 8
+"""How many created jobs in graphs of their own Spark computes at a time, of all callers together."""
 _EXIT_SECONDS: Final = 5.0
 """How long a JVM that has stopped its session may take to exit."""
 _OUT_OF_MEMORY: Final = 52
@@ -134,7 +136,7 @@ class Session:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks of one graph run at once. A local Spark has twice as many task slots."""
+        """How many tasks of one graph run at once. A local Spark has more task slots."""
         return self.spark.sparkContext.defaultParallelism
 
     def stop(self) -> None:
@@ -181,12 +183,13 @@ def _exits_if_broken(spark: SparkSession) -> None:
 def _placed(master: str, root: str) -> tuple[str, Mapping[str, str]]:
     """Return the master and the settings that depend on it. `root` is the directory of this code.
 
-    A local Spark gets twice as many task slots as its parallelism. The database graph then never waits for the slots of
-    snapshot jobs (I10), and the operating system divides the processors among the threads. A cluster manages its own
-    slots. Its executors connect to the driver, and find this code at the same path.
+    A local Spark gets many times as many task slots as its parallelism: for the database graph, for a snapshot job, and
+    for the created jobs in graphs of their own. None of them then waits for the slots of another one (I10, I13), and
+    the operating system divides the processors among the threads. A cluster manages its own slots. Its executors
+    connect to the driver, and find this code at the same path.
     """
     found = _LOCAL.fullmatch(master)
     if found is None:
         return master, {"spark.executorEnv.PYTHONPATH": root}
     parallelism = os.cpu_count() or 1 if found["threads"] == "*" else int(found["threads"])
-    return f"local[{2 * parallelism}]", {**_LOOPBACK, "spark.default.parallelism": str(parallelism)}
+    return f"local[{(2 + OWN_AT_ONCE) * parallelism}]", {**_LOOPBACK, "spark.default.parallelism": str(parallelism)}

@@ -3,7 +3,7 @@
 from service.domain.errors import Invalid
 from service.domain.loads import published_in_parts
 from service.domain.roles import Role
-from service.operations.offload import beside, bound_insert
+from service.operations.offload import beside, bound_insert, names_in
 from service.operations.rows import dml
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
@@ -11,12 +11,12 @@ from service.protocol import dml as wire
 from service.protocol.relation import Relation
 from service.sql.dml.bind import BoundInsert, bind_delete, bind_update
 from service.sql.statements.dml import Delete, Insert, Update
-from service.sql.text.tokens import mentioned
 
 
 async def _relations(call: Call, statement: Insert | Update | Delete) -> dict[str, Relation]:
     target = statement.target
-    relations = await dml.readable(call.world, mentioned(call.text), target, position=statement.position)
+    names = await names_in(call.world.parsers, call.text)
+    relations = await dml.readable(call.world, names, target, position=statement.position)
     if target not in relations:
         async with call.world.stores.begin() as tx:
             if await tx.views.named(target) is not None:

@@ -13,7 +13,8 @@ from service.operations.statements.call import Call, handles
 from service.operations.statements.lake_select import select_from_lake
 from service.operations.statements.outcome import Outcome
 from service.operations.status.staleness import notices_of
-from service.sql.statements.select import CATALOG_PREFIX, Select
+from service.protocol.relation import CATALOG_PREFIX
+from service.sql.statements.select import Select
 from service.sql.statements.views import ExplainSelect
 
 _RELATIONS_MAX: Final = 1_000

@@ -38,7 +38,7 @@ from service.operations.jobs.lifecycle import Asked
 from service.operations.jobs.rescaling import actors_beside, slots
 from service.operations.leaving import Gone
 from service.operations.naming import OTHERS_MAX, as_named, named
-from service.operations.offload import beside
+from service.operations.offload import beside, names_in
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
 from service.operations.statements.constant_views import constant_job
@@ -69,7 +69,6 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import EngineChoice, lookups
 from service.sql.statements.logical_views import query_reads
 from service.sql.statements.views import CreateMaterializedView, Explain, ExplainBackfill
-from service.sql.text.tokens import mentioned
 from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import dot
 from service.sql.views.explain import SINK_ENGINE
@@ -223,7 +222,8 @@ async def read_by(world: World, statement: CreateMaterializedView) -> Read:
     reads = await beside(world.parsers, statement.text, query_reads, statement.query)
     views = await logical_views.queries(world, reads | ordered)
     queries = [statement.query, *(view.query for view in views.values())]
-    named_in = ordered.union(*(mentioned(query.text) for query in queries))
+    mentions = [await names_in(world.parsers, query.text) for query in queries]
+    named_in = ordered.union(*mentions)
     relations = await _readable(world, named_in, read=reads)
     direct = tuple(views[name].id for name in sorted(reads) if name in views)
     return Read(relations, {name: view.query for name, view in views.items()}, direct)

@@ -14,14 +14,13 @@ from typing import Final
 from sqlglot import exp
 
 from service.domain.errors import Invalid
+from service.protocol.relation import CATALOG_PREFIX
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import SCHEMA, Cursor
 from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind
 from service.sql.text.tree import Tree, identifier, parse_tree
 
 CATALOG: Final = "rw_catalog"
-CATALOG_PREFIX: Final = "rw_"
-"""Prefix of the names of `rw_catalog`'s relations. A query may name them without the schema."""
 CATALOGS: Final = frozenset({CATALOG, "pg_catalog", "information_schema"})
 
 _DENIED: Final = re.compile(

@@ -12,6 +12,7 @@ from service.domain.errors import Invalid, Unavailable
 from service.domain.uploading import Kept, Spool
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
+from service.serving import staging as staging_module
 from service.serving.lingering import Places
 from service.serving.staging import CHUNK_BYTES, PostgresStaging
 from service.serving.user_query import open_reader_pool
@@ -43,6 +44,19 @@ async def test_a_query_is_staged_in_its_order(store: Store, staging: PostgresSta
     assert await filled(staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=20_000, take=anything)) == 20_000
     rows = "select min(_row), max(_row), count(distinct _row), bool_and(a = 20000 - _row) from stage.s_5"
     assert await store.rows(rows) == [(0, 19_999, 20_000, True)]
+
+
+async def test_i13_a_row_that_the_service_would_have_to_hold_is_refused(
+    store: Store, staging: PostgresStaging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three loads with rows of 260 MB took the service 1.5 GB, and kept half of it."""
+    monkeypatch.setattr(staging_module, "_ROW_BYTES_MAX", 1 << 20)
+    text = COLUMNS[1:2]
+    fits, not_ = (f"select repeat('x', {size}) from generate_series(1, 3)" for size in (1_000_000, 1_100_000))
+    assert await filled(staging.from_query(ID, text, fits, timeout_ms=20_000, take=anything)) == 3
+    with pytest.raises(Invalid, match="a row of the query has more than 1 MB"):
+        await filled(staging.from_query(ID, text, not_, timeout_ms=20_000, take=anything))
+    assert await store.rows("select count(*) from stage.s_5") == [(3,)]
 
 
 async def test_a_query_reads_what_is_published(store: Store, staging: PostgresStaging) -> None:

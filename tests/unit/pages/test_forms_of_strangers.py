@@ -16,6 +16,7 @@ from service.domain.uploading import GRACE_SECONDS
 from service.pages import door
 from service.pages.door import LOGINS_MAX, Door
 from service.pages.sessions import Sessions
+from service.turns import CALLER
 from tests.support.http import StillClock
 
 
@@ -133,3 +134,28 @@ async def test_i13_a_long_form_leaves_the_event_loop_to_others(monkeypatch: pyte
     asking = asyncio.ensure_future(seen(service, cookies, long))
     asyncio.get_running_loop().call_soon(may.set)
     assert (await asking)["form"] == {"sql": "A" * 40_000}
+
+
+async def test_i13_the_long_forms_of_a_caller_are_no_queue_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 forms of a megabyte of one caller let another one's wait for 38 s."""
+    parsed, begun, may = door._parsed, threading.Event(), threading.Event()  # pyright: ignore[reportPrivateUsage]
+
+    def waiting(body: bytes) -> dict[str, str]:
+        if b"slow" in body:
+            begun.set()
+            assert may.wait(20)
+        return parsed(body)
+
+    service = opened(StillClock())
+    fields = service._fields  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(door, "_parsed", waiting)
+
+    async def asked(caller: str, word: str) -> dict[str, str]:
+        CALLER.set(caller)
+        return await fields(f"{word}={'x' * door.LOGIN_BYTES_MAX}".encode())
+
+    many = [asyncio.create_task(asked("mallory", "slow")) for _ in range(5)]
+    await asyncio.to_thread(begun.wait)
+    assert list(await asked("vera", "mine")) == ["mine"]
+    may.set()
+    await asyncio.gather(*many)

@@ -203,6 +203,8 @@ def test_another_limit_is_refused(text: str) -> None:
         "",
         "/\t/evil.example",
         "javascript:alert(1)",
+        "//[",
+        "http://[",
     ],
 )
 def test_no_form_leads_to_another_site(address: str) -> None:

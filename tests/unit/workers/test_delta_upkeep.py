@@ -1,5 +1,6 @@
 """A Delta table that is written all the time has few files, and none for ever; what may still be read stays."""
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -140,3 +141,22 @@ def test_a_table_that_others_may_append_to_is_left_alone(tmp_path: Path, monkeyp
     kept_up(sink, tuple)
     vacuumed()
     assert table.version == version
+
+
+def test_i13_a_vacuum_removes_no_file_behind_a_link(tmp_path: Path) -> None:
+    """The log of a table may call any file removed, and a link in its folder leads to those of others."""
+    table = Table(folder(tmp_path), primary_key="Id")
+    changed(table, range(5, 9))
+    path, theirs = tmp_path / "t", tmp_path / "theirs"
+    theirs.mkdir()
+    kept = theirs / "part.parquet"
+    kept.write_bytes(b"rows of somebody else")
+    (path / "l").symlink_to(theirs)
+    log = path / f"_delta_log/{table.version + 1:020}.json"
+    gone = {"path": "l/part.parquet", "deletionTimestamp": 1, "dataChange": True}
+    log.write_text(json.dumps({"remove": gone}))
+    aged(path, 100 * 24)
+    os.utime(kept, (1, 1))
+    removed, _ = delta_upkeep.vacuum(table.sink(9).options, ())
+    assert kept.exists()
+    assert removed == 0

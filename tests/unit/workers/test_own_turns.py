@@ -1,7 +1,7 @@
 """How many views of one caller compute at a time, each in a graph of its own (I8, I13)."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, Final
@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from service.protocol.ids import GraphId, JobId, WorkerId
+from service.protocol.stage import Engine
 from workers.graph import GraphExecutor
 from workers.runners.engine_turns import EngineTurns
 from workers.runners.own_turns import OwnTurns
@@ -40,6 +41,47 @@ def test_i13_a_caller_has_some_turns_and_another_one_has_its_own() -> None:
         first.close()
         assert waiting.result(10)
     assert not +turns.running
+
+
+def test_i13_some_of_the_turns_are_for_others() -> None:
+    """One caller's views kept all of Spark's slots, and others' sinks committed no more."""
+    turns = OwnTurns(total=4)
+
+    def is_free(caller: str) -> bool:
+        with suppress(InterruptedError), turns.turn(caller, lambda: True):
+            return True
+        return False
+
+    with ExitStack() as held:
+        for caller, most in (("a", 2), ("b", 1), ("c", 1)):
+            for _ in range(most):
+                held.enter_context(turns.turn(caller, never))
+            assert not is_free(caller)
+        assert not is_free("d")
+    assert is_free("d")
+
+
+@pytest.mark.parametrize(("name", "follows", "turns"), [("spark", True, 1), ("store", True, 0), ("spark", False, 0)])
+def test_a_view_in_a_graph_of_its_own_takes_a_turn_in_spark(name: str, *, follows: bool, turns: int) -> None:
+    executor = GraphExecutor(WorkerId("w"), NOTHING, NOTHING, {})
+    executor.stores = Stores(NOTHING, NOTHING)
+    barrier: Any = SimpleNamespace(follows=follows, graph=GraphId(3), curr=1)
+    epoch = RunningEpoch(
+        barrier, NOTHING, False, 0.0, lambda: 0.0, nullcontext, own_turn=executor.own_turn, own_spark=executor.own_spark
+    )
+    scan: Any = SimpleNamespace(job=JobId(7))
+    held: list[int] = []
+
+    def limit(*_: object, **__: object) -> None:
+        held.append(executor.spark_turns.running.total())
+        raise ZeroDivisionError
+
+    run = EngineTurns(NOTHING)
+    run._limit = limit  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    with pytest.raises(ZeroDivisionError):
+        run.run(epoch, NOTHING, lambda: (Engine(name), NOTHING), scan, history_over=True)
+    assert held == [turns]
+    assert not +executor.spark_turns.running
 
 
 def test_a_created_view_in_a_graph_of_its_own_takes_a_turn_of_its_caller() -> None:
