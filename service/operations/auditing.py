@@ -1,5 +1,6 @@
 """Admit or refuse callers, and read and shorten the audit trail. `Stores.begin` records what was accepted."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +12,7 @@ from service.operations.world import Context, World
 from service.ports.audit import Asker, AuditEntry, Outcome
 
 KEPT: Final = timedelta(days=90)
+_WORD: Final = re.compile(r"[\s(]*+([A-Za-z]{1,20})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,17 @@ async def admit(world: World, asker: Asker, needs: Role) -> None:
         return
     call = asker.call
     if call is not None:
-        kind = None if call.statement is None else call.statement.partition(" ")[0]
-        key = (asker.actor, call.method, call.route, kind)
+        key = (asker.actor, call.method, call.route, first_word(call.statement or ""))
         if world.calls.recorded.due(key, now=world.clock.monotonic()):
             async with world.stores.begin() as tx:
                 await tx.audit.add(asker, Outcome.REFUSED)
     raise Forbidden(needs=needs, has=asker.role)
+
+
+def first_word(statement: str) -> str:
+    """Return which kind of statement a text is, as far as that is plain. A text may be varied without an end."""
+    found = _WORD.match(statement)
+    return "" if found is None else found[1].upper()
 
 
 async def entries(

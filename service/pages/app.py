@@ -22,7 +22,7 @@ from service.api.crowd import Crowd
 from service.api.errors import BROKEN, INVALID, NO_ROUTE, kind_of
 from service.api.middleware import BROKE, Net, Origins
 from service.api.settings import ApiSettings
-from service.domain.errors import MetaError
+from service.domain.errors import Invalid, MetaError
 from service.domain.roles import Role
 from service.operations.world import World
 from service.pages import live, logins, render
@@ -175,6 +175,8 @@ def leads(request: Request, to: str, notice: Notice) -> Response:
 def ask_of(request: Request, world: World, caller: AskedBy) -> Ask:
     """Return what a request asks for."""
     given = {**request.query_params, **{name: str(value) for name, value in request.path_params.items()}}
+    if any("\0" in value for value in given.values()):
+        raise Invalid("the address has a NUL character, which no Postgres text can hold")
     return Ask(world, caller, given, request.app.state.ready, request.app.state.verifications)
 
 

@@ -1,6 +1,6 @@
 """Verifications that a page has begun. They may take minutes, so that the browser does not wait for their answer.
 
-They are kept in the memory of this process: the last one of each job, of at most `VERIFICATIONS_MAX` jobs.
+They are kept in the memory of this process: the last `VERIFICATIONS_MAX`, of each job and caller the last one.
 """
 
 import asyncio
@@ -41,17 +41,21 @@ class Verifications:
         self._kept: Bounded[Verification] = Bounded(VERIFICATIONS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def of(self, job: JobId) -> Verification | None:
-        """Return the last verification of a job."""
-        return self._kept.get(str(job))
+    def of(self, job: JobId, by: str) -> Verification | None:
+        """Return the last verification of a job by a caller, or else by another one."""
+        others = (one for key, one in reversed(self._kept.items()) if key.startswith(f"{job} "))
+        return self._kept.get(f"{job} {by}") or next(others, None)
 
     def begin(self, job: JobId, by: str, now: datetime, verify: Callable[[], Awaitable[Verified]]) -> bool:
-        """Begin a verification, unless one of the job runs already. Return whether it has begun."""
-        last = self.of(job)
-        if last is not None and last.runs:
+        """Begin a verification, unless one of the job by this caller runs already. Return whether it has begun.
+
+        That of another caller may wait in its turn for half an hour.
+        """
+        key = f"{job} {by}"
+        if (last := self._kept.get(key)) is not None and last.runs:
             return False
         begun = Verification(now, by)
-        self._kept.put(str(job), begun)
+        self._kept.put(key, begun)
         task = asyncio.create_task(_run(begun, verify))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -38,7 +38,8 @@ from (
     end as why
     from pg_stat_activity
     left join (
-        select pid, count(*) as locks, bool_or(mode <> 'AccessShareLock' and relpersistence <> 't') as claims
+        select pid, count(*) as locks,
+            bool_or(mode not in ('AccessShareLock', 'SIReadLock') and relpersistence <> 't') as claims
         from pg_locks left join pg_class on oid = relation and database is not null group by pid
     ) held using (pid)
     where usename ~ %(logins)s and xact_start is not null

@@ -132,7 +132,8 @@ async def end_tools(conn: Connection, name: str) -> None:
 
 async def _end(conn: Connection, whose: Sequence[object], why: str) -> None:
     found = await (await conn.execute(trusted(_END_READERS), whose)).fetchall()
-    left = await until_ended(conn, [pid for pid, *_ in found], END_MS)
+    told_now = [pid for pid, since, *_ in found if _unending.get(pid) != since]
+    left = {*await until_ended(conn, told_now, END_MS), *(pid for pid, *_ in found if pid not in told_now)}
     _unending.update({pid: since for pid, since, *_ in found if pid in left})
     for pid, _, login, told in found:
         log.warning("session.ended", pid=pid, login=login, ended=told and pid not in left, why=why)

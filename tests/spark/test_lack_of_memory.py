@@ -23,3 +23,4 @@ def test_i13_a_value_that_takes_all_memory_costs_its_job_and_not_the_jvm(spark: 
     java: Any = spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
     handler = java.java.lang.Thread.getDefaultUncaughtExceptionHandler()
     assert "SparkUncaughtExceptionHandler" in handler.getClass().getName(), "a broken thread of its own ends it"
+    assert not handler.exitOnUncaughtException(), "any other error ends its thread alone"

@@ -23,11 +23,12 @@ class Snapshot:
     @classmethod
     def parse(cls, text: str) -> "Snapshot":
         """Read `xmin:xmax:xip,..` as Postgres prints it. Raises ValueError for what is none."""
-        xmin, xmax, running = text.split(":")
-        if not 0 <= int(xmin) <= int(xmax) < BIGINT_MAX - _WRAP:
+        xmin, xmax, rest = text.split(":")
+        running = frozenset(int(xid) for xid in rest.split(",") if xid)
+        if not 0 <= int(xmin) <= int(xmax) < BIGINT_MAX - _WRAP or any(xid >= int(xmax) for xid in running):
             msg = f"{text:.100} is no snapshot"
             raise ValueError(msg)
-        return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))
+        return cls(int(xmin), int(xmax), running)
 
     def text(self) -> str:
         """Print it as Postgres does."""

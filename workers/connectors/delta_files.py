@@ -184,6 +184,15 @@ class Files:
         except FileNotFoundError:
             return
 
+    def removed(self, path: str) -> bool:
+        """Remove a file, unless it lies elsewhere. Return whether it is gone."""
+        try:
+            self._own(path)
+        except PermissionError:
+            return False
+        self.remove(path)
+        return True
+
     def remove_folder(self, path: str) -> None:
         """Remove a folder with all that is in it, if it is there."""
         try:

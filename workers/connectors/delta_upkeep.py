@@ -9,7 +9,6 @@ restart repeats it.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Final, ParamSpec, Protocol, TypeVar
@@ -104,12 +103,10 @@ def vacuum(options: DeltaOptions, kept: Sequence[int]) -> tuple[int, int]:
     now = time.time()  # noqa: TID251 - a file's age
     table = delta_table(options)
     hours = retention_hours(options, _age(options, kept), now)
-    files, removed = Files.of(options), 0
-    for path in table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False):
-        # A link in the folder leads to files of others, which the log of this table may call removed.
-        with suppress(PermissionError):
-            files.remove(path)
-            removed += 1
+    files = Files.of(options)
+    old = table.vacuum(retention_hours=hours, dry_run=not files.in_store, enforce_retention_duration=False)
+    # A link in a folder leads to files of others, which the log of this table may call removed.
+    removed = len(old) if files.in_store else sum(map(files.removed, old))
     done = CommitProperties(app_transactions=[Transaction(f"{options.app}{_VACUUMED}", int(now))])
     table = delta_table(options)
     table.create_write_transaction([], "append", table.schema(), commit_properties=done)

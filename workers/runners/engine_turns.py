@@ -52,7 +52,7 @@ class EngineTurns:
     ) -> Sequence[ActorOutcome]:
         """Run one epoch by the engine that is chosen in its turn. Raises the errors of the store and of Spark."""
         self.computing = False
-        with self.turn(epoch, scan.job), _chosen(epoch, scan.job, choose) as (name, engine):
+        with self._chosen(epoch, scan.job, choose) as (name, engine):
             # The clock starts here, so that a long wait for the turn shortens the slice.
             began = epoch.clock()
             # Changes beside history are changes: its author may have it read as slowly as he likes.
@@ -112,6 +112,19 @@ class EngineTurns:
         """
         return epoch.own_turn(job) if epoch.barrier.follows else epoch.spark_turn()
 
+    @contextmanager
+    def _chosen(
+        self, epoch: RunningEpoch, job: JobId, choose: Callable[[], tuple[Engine, TaskEngine]]
+    ) -> Generator[tuple[Engine, TaskEngine]]:
+        """Yield the engine of an epoch in its turn. Whatever waits for one in Spark has no other turn meanwhile."""
+        if epoch.barrier.follows:
+            name, engine = choose()
+            with epoch.own_spark(job) if name is Engine.SPARK else nullcontext(), self.turn(epoch, job):
+                yield name, engine
+        else:
+            with self.turn(epoch, job):
+                yield choose()
+
     def check_present(self) -> None:
         """Raise InterruptedError if the generation is over."""
         if self.ended:
@@ -124,13 +137,3 @@ class EngineTurns:
         least = 0.0 if engine is Engine.STORE else SPARK_SECONDS_MIN
         anew = engine is Engine.SPARK and self.counted.get("engine") is not Engine.SPARK
         return epoch.stores.allowed(scan.job, self.cost, epoch.clock(), least=least, anew=anew)
-
-
-@contextmanager
-def _chosen(
-    epoch: RunningEpoch, job: JobId, choose: Callable[[], tuple[Engine, TaskEngine]]
-) -> Generator[tuple[Engine, TaskEngine]]:
-    """Yield the engine of an epoch, in its turn if it is Spark and the graph is the job's own."""
-    name, engine = choose()
-    with epoch.own_spark(job) if name is Engine.SPARK and epoch.barrier.follows else nullcontext():
-        yield name, engine

@@ -18,7 +18,7 @@ from workers.connectors.port import RefusedRowError
 from workers.runners.failure import JobFailedError
 
 LONG: Final = 64
-"""Shorter keys are not counted, in characters."""
+"""Shorter keys are not counted, in bytes."""
 MOST: Final = 16 << 20
 """How many bytes the others may have, of all jobs of a caller in a graph together."""
 
@@ -48,8 +48,11 @@ class LongKeys:
     def check(self, reports: Iterable[FragmentReport]) -> None:
         """Count those of an epoch. Raises JobFailedError for the job with most of a caller that has too many."""
         for one in reports:
-            if isinstance(one, ActorReport) and one.positions and one.fragment in self.jobs:
-                self._note(self.jobs[one.fragment].id, one.fragment, one.positions)
+            if isinstance(one, ActorReport) and one.fragment in self.jobs:
+                job = self.jobs[one.fragment].id
+                self._note(job, one.fragment, one.positions)
+                if one.finished and job in self.sizes:
+                    self.sizes[job] = {at: size for at, size in self.sizes[job].items() if at[0] != one.fragment}
         plans = {job.id: job for job in self.jobs.values()}
         callers = defaultdict[str, dict[JobId, int]](dict)
         for job, sizes in self.sizes.items():
@@ -60,8 +63,8 @@ class LongKeys:
 
     def _note(self, job: JobId, fragment: FragmentId, positions: Iterable[VnodePosition]) -> None:
         for one in positions:
-            place, size = (fragment, one.vnode), sum(len(part or "") for part in one.key or ())
-            if size > LONG:
+            place = fragment, one.vnode
+            if sum(len((part or "").encode()) for part in one.key or ()) > LONG:
                 self.sizes[job][place] = len(json.dumps(one.key, ensure_ascii=False).encode())
             elif job in self.sizes:
                 self.sizes[job].pop(place, None)

@@ -176,7 +176,7 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
 def _exits_if_broken(spark: SparkSession) -> None:
     """Have the JVM exit when one of its own threads ends for lack of memory. Those of tasks go on with other tasks."""
     java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-    handler = java.org.apache.spark.util.SparkUncaughtExceptionHandler(True)
+    handler = java.org.apache.spark.util.SparkUncaughtExceptionHandler(False)
     java.java.lang.Thread.setDefaultUncaughtExceptionHandler(handler)
 
 

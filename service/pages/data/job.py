@@ -110,7 +110,7 @@ async def read(ask: Ask) -> JobPage:
     limits = (await listing.limit_history(world, wanted, limit=CHANGES_SHOWN, before=None)).items
     newest, _ = await recent(ask)
     stuck = (await setbacks(world, [detail.job])).get(wanted)
-    running = ask.verifications.of(wanted)
+    running = ask.verifications.of(wanted, ask.caller.actor)
     found = page(detail, strips, limits, events_of(detail.job, newest), running, ask.now, stuck)
     worker = await history.worker_of(world, wanted)
     if worker is not None:

@@ -39,7 +39,9 @@ _DENIED: Final = re.compile(
 _FIELDS: Final = re.compile(
     r"pg_.*|ts_stat|dblink.*|crosstab.*|brin_.*|binary_upgrade_.*|lo_(creat|create|unlink|close|import|get|tell|tell64)"
 )
-"""Which of them `(x).f` and `t.f` call. Others take no single argument, or columns have such names, as `lo_revenue`."""
+"""Which of them are refused as `(x).f` and `t.f`, which calls them. Columns have the names of others, as `lo_revenue`,
+and these show no other session.
+"""
 
 _DENIED_VIEWS: Final = re.compile(
     r"""pg_stat_(activity|gssapi|progress_.*|replication.*|ssl|statements.*|subscription.*|wal_receiver)|pg_aios|pg_cursors

@@ -78,6 +78,17 @@ async def test_i13_a_session_ends_that_has_a_lock_for_which_others_wait(
     assert one.wrote
 
 
+async def test_a_session_that_only_reads_goes_on_however_it_is_isolated(store: Store, lifted: Connection) -> None:
+    await store.run("create table public.read_by_all(id int)")
+    await store.run("grant select on public.read_by_all to public")
+    await lifted.rollback()
+    await lifted.execute("begin isolation level serializable read write")
+    await lifted.execute("select from public.read_by_all")
+    async with open_read_sessions(store.url, store.logins.read, SessionLimits()) as sessions:
+        assert await sessions.end_overdue() == []
+    await lifted.execute("select 1")
+
+
 async def test_s5_sessions_within_their_limits_and_those_of_others_go_on(store: Store, lifted: Connection) -> None:
     async with await psycopg.AsyncConnection.connect(store.url) as owner, owner.transaction():
         await owner.execute("select 1")

@@ -51,6 +51,7 @@ async def test_i13_a_row_that_the_service_would_have_to_hold_is_refused(
 ) -> None:
     """Three loads with rows of 260 MB took the service 1.5 GB, and kept half of it."""
     monkeypatch.setattr(staging_module, "_ROW_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(staging_module, "_LARGE_BYTES", 1 << 19)
     text = COLUMNS[1:2]
     fits, not_ = (f"select repeat('x', {size}) from generate_series(1, 3)" for size in (1_000_000, 1_100_000))
     assert await filled(staging.from_query(ID, text, fits, timeout_ms=20_000, take=anything)) == 3

@@ -19,7 +19,7 @@ def test_a_snapshot_shows_what_is_over() -> None:
     assert Snapshot.parse("5:5:") == Snapshot(5, 5)
 
 
-@pytest.mark.parametrize("said", ["5:4:", f"5:{1 << 63}:", "-1:5:", "5", "a:b:"])
+@pytest.mark.parametrize("said", ["5:4:", f"5:{1 << 63}:", "-1:5:", "5", "a:b:", "5:6:7"])
 def test_i13_a_server_may_say_what_is_no_snapshot_and_no_place_in_a_log(said: str) -> None:
     with pytest.raises(ValueError, match=r"snapshot|unpack|invalid"):
         Snapshot.parse(said)

@@ -6,6 +6,7 @@ import pytest
 
 from service.domain.errors import Unavailable
 from service.domain.roles import Role
+from service.operations.auditing import first_word
 from service.operations.rows import dml
 from service.operations.shared_reads import ENTRIES_MAX, Spaced
 from service.operations.world import RECORDED_EVERY_SECONDS, World
@@ -59,6 +60,15 @@ async def test_dml_is_recorded_once_a_minute_for_each_actor_and_table() -> None:
     world.clock.seconds += RECORDED_EVERY_SECONDS
     await delete(world)
     assert len(stores.actors) == 4
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [("create/*1*/view v", "CREATE"), (" (\tSELECT 1)", "SELECT"), ("/*1*/create view v", ""), ("", "")],
+)
+def test_i13_refused_statements_of_a_kind_are_one_however_they_are_written(statement: str, word: str) -> None:
+    """A viewer's 180 refusals in some seconds were 180 entries."""
+    assert first_word(statement) == word
 
 
 async def test_a_statement_that_was_not_accepted_counts_for_nothing() -> None:
