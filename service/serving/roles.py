@@ -89,7 +89,14 @@ revoke execute on function state.refuse_commands from public
 """
 _GUARD: Final = "tidefill_reads"
 """The event trigger that calls it."""
-_IS_GUARDED: Final = "select exists (select from pg_event_trigger where evtname = %s)"
+_HAS_GUARD: Final = "select exists (select from pg_event_trigger where evtname = %s)"
+_IS_GUARDED: Final = """
+select exists (
+    select from pg_event_trigger join pg_proc on pg_proc.oid = evtfoid
+    where evtname = %s and evtenabled in ('O', 'A') and strpos(prosrc, %s) > 0
+)
+"""
+"""Whether it refuses these logins: that of a restored database has the names of another one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +197,15 @@ async def take_from_public(conn: Connection, names: RoleNames) -> tuple[str, ...
 
 async def _refuse_commands(conn: Connection, names: RoleNames) -> None:
     """Have commands of the logins that read refused before they take a lock."""
-    logins = f"^({re.escape(names.reader)}$|{re.escape(names.read)}(_|$))"
-    await conn.execute(sql.SQL(_REFUSE_COMMANDS).format(sql.Literal(logins)))
-    if await (await conn.execute(_IS_GUARDED, [_GUARD])).fetchone() != (True,):
+    await conn.execute(sql.SQL(_REFUSE_COMMANDS).format(sql.Literal(_guarded(names))))
+    if await (await conn.execute(_HAS_GUARD, [_GUARD])).fetchone() != (True,):
         create = "create event trigger {} on ddl_command_start execute function state.refuse_commands()"
         await conn.execute(sql.SQL(create).format(sql.Identifier(_GUARD)))
+
+
+def _guarded(names: RoleNames) -> str:
+    """Return the pattern of the logins whose commands are refused."""
+    return f"^({re.escape(names.reader)}$|{re.escape(names.read)}(_|$))"
 
 
 async def make_login(
@@ -287,7 +298,7 @@ async def _left_open(conn: Connection, names: RoleNames) -> tuple[str, ...]:
     left = [f"users' statements can call {', '.join(functions)}: only a superuser can revoke it"] if functions else []
     if await _may_make_temporary_tables(conn, names.reader, names.read):
         left.append("users' statements can make temporary tables: only the database's owner can revoke it")
-    if await (await conn.execute(_IS_GUARDED, [_GUARD])).fetchone() != (True,):
+    if await (await conn.execute(_IS_GUARDED, [_GUARD, _guarded(names)])).fetchone() != (True,):
         left.append("users' own tools can take locks by commands such as CREATE RULE: only a superuser can refuse them")
     return tuple(left)
 

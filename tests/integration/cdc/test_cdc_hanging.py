@@ -125,7 +125,7 @@ async def test_a_slot_that_is_decoded_from_can_be_dropped(started: Started, monk
     """It is dropped because the disk is filling up, while the log takes long to be decoded."""
     async with started(NUMBERS, rows=3) as world:
         await finish(world)
-        execute(world, "create table others (id int)", "insert into others select generate_series(1, 300000)")
+        execute(world, "create table others (id int)", "insert into others select generate_series(1, 2000000)")
         monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
         await world.epoch()
         assert world.waiting == "the external database is still decoding its log"

@@ -176,6 +176,13 @@ async def test_an_owner_without_superuser_is_told_what_stays_open(plain: Store) 
     assert again.warnings == plain.logins.warnings
 
 
+async def test_a_guard_that_guards_nothing_is_none(store: Store) -> None:
+    assert (await _prepare(store.url)).warnings == ()
+    await store.run("alter event trigger tidefill_reads disable")
+    (warning,) = (await _prepare(store.url)).warnings
+    assert "such as CREATE RULE" in warning
+
+
 async def test_an_owner_without_superuser_can_do_the_rest(plain: Store) -> None:
     await plain.fences.claim(TERM)
     await plain.tables.create(ORDERS, term=TERM)
