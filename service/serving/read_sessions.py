@@ -24,6 +24,7 @@ Postgres does not show which session holds the queue back.
 """
 _HOLD: Final = "select from pg_roles, pg_auth_members, pg_database, pg_locks, pg_class limit 0"
 """Takes locks on all catalogs that `_END` needs. They are kept until the transaction ends."""
+_OPEN: Final = "usename ~ %(logins)s and xact_start is not null"
 _FRESH: Final = "select pg_stat_clear_snapshot()"
 _END: Final = f"""
 select pid, login, why, pg_terminate_backend(pid)
@@ -40,9 +41,10 @@ from (
     left join (
         select pid, count(*) as locks,
             bool_or(mode not in ('AccessShareLock', 'SIReadLock') and relpersistence <> 't') as claims
-        from pg_locks left join pg_class on oid = relation and database is not null group by pid
+        from pg_locks left join pg_class on oid = relation and database is not null
+        where exists (select from pg_stat_activity where {_OPEN}) group by pid
     ) held using (pid)
-    where usename ~ %(logins)s and xact_start is not null
+    where {_OPEN}
 ) session
 where why is not null
 """

@@ -119,7 +119,7 @@ def claim(options: Mapping[str, str], relation: Relation) -> None:
 
 
 class _Apart:
-    """What both kinds of tables have in common."""
+    """The common part of both kinds of tables."""
 
     def __init__(self, sink: DeltaSink) -> None:
         self._sink = sink

@@ -49,7 +49,7 @@ def answer(
     *,
     parallelism: int,
 ) -> Response:
-    """Answer one request. Every error becomes a `Rejected` answer. One that is not `wanted` any more ends soon."""
+    """Answer one request. Every error becomes a `Rejected` answer. An unwanted request ends soon."""
     try:
         match request:
             case ClaimTarget():

@@ -116,7 +116,7 @@ class EngineTurns:
     def _chosen(
         self, epoch: RunningEpoch, job: JobId, choose: Callable[[], tuple[Engine, TaskEngine]]
     ) -> Generator[tuple[Engine, TaskEngine]]:
-        """Yield the engine of an epoch in its turn. Whatever waits for one in Spark has no other turn meanwhile."""
+        """Yield the engine of an epoch in its turn. A view that waits for one in Spark has no other turn meanwhile."""
         if epoch.barrier.follows:
             name, engine = choose()
             with epoch.own_spark(job) if name is Engine.SPARK else nullcontext(), self.turn(epoch, job):

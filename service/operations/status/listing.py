@@ -228,8 +228,8 @@ async def _existing(tx: Transaction, wanted: JobId) -> Job:
 async def _fragments(tx: Transaction, owner: Job, scans: Sequence[ScanProgress]) -> tuple[FragmentView, ...]:
     """Return the fragments of a job, or none if its relation is gone."""
     plans: Sequence[JobPlan] = await tx.plans.outlines([owner.id])
-    unfinished = [one.id for plan in plans for one in plan.fragments if not getattr(one, "finished", False)]
-    counted = await tx.status.position_counts(unfinished)
+    histories = [one for plan in plans for one in plan.fragments if isinstance(one, HistoryScanPlan)]
+    counted = await tx.status.position_counts([one.id for one in histories if not one.finished])
     scan_of = {scan.fragment: scan for scan in scans}
     auto = await tx.status.adaptive_limits([owner.id])
     return tuple(

@@ -67,7 +67,7 @@ async def read(ask: Ask) -> SqlPage:
 async def run(ask: Ask, form: Mapping[str, str], gone: Gone | None = None) -> Callable[[], SqlPage]:
     """Run the statement of a form, with EXPLAIN if the form says so. A query ends when its reader is `gone`.
 
-    What it returns makes the page, which takes a second for large values.
+    The function that it returns makes the page, which takes a second for large values.
     """
     typed, explains = form.get("sql", ""), bool(form.get("explain"))
     session = session_of(form.get("session", ""))

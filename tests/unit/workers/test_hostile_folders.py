@@ -129,6 +129,13 @@ def test_whatever_a_look_raises_it_is_looked_again(tmp_path: Path, monkeypatch: 
     assert look(watch) == ["a.parquet"]
 
 
+def told_of(watch: folder_watch.FolderWatch, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what users are told of files that are left out for long."""
+    monkeypatch.setattr(folder_watch, "PATIENCE_SECONDS", 0.0)
+    look(watch)
+    return str(watch.waiting)
+
+
 @pytest.mark.parametrize("broken", ["thrift", "length", "magic"])
 def test_a_broken_footer_leaves_out_its_file_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
@@ -145,9 +152,7 @@ def test_a_broken_footer_leaves_out_its_file_alone(
     (at / "b.parquet").write_bytes(parts[broken])
     drop(at / "late.parquet", rows(20, 3))
     assert look(watch) == ["a.parquet", "late.parquet"]
-    monkeypatch.setattr(folder_watch, "PATIENCE_SECONDS", 0.0)
-    look(watch)
-    assert 'file "b.parquet" is left out' in str(watch.waiting)
+    assert 'file "b.parquet" is left out' in told_of(watch, monkeypatch)
     assert folder_watch.describe({"location": str(at)}).rows == 6
 
 
@@ -165,9 +170,7 @@ def test_i13_a_footer_that_says_any_number_of_rows_leaves_out_its_file(
     (at / "b.parquet").write_bytes(whole[:begins] + footer + len(footer).to_bytes(4, "little") + whole[-4:])
     assert pq.read_metadata(at / "b.parquet").num_rows == said
     assert look(watch) == ["a.parquet"]
-    monkeypatch.setattr(folder_watch, "PATIENCE_SECONDS", 0.0)
-    look(watch)
-    assert f"its footer says {said} rows" in str(watch.waiting)
+    assert f"its footer says {said} rows" in told_of(watch, monkeypatch)
 
 
 def _said(rows: int) -> bytes:

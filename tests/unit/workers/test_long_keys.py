@@ -1,4 +1,4 @@
-"""What long keys of positions cost, and whom."""
+"""Long keys of positions cost the caller who has them a job, and others nothing."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_i13_a_job_whose_keys_are_too_large_for_an_answer_fails_by_its_own_fault
     for one in (job(1, "alice"), job(2, "eve", at(0, FOURTH)), job(3, "eve")):
         keys.add(one)
     keys.check([told(1, at(0, FOURTH), at(1, FOURTH), at(2, "x" * LONG)), told(2, at(1, FOURTH))])
-    # What a vnode had before counts no more, and a completed one has no key.
+    # An earlier key of a vnode counts no more, and a completed vnode has none.
     keys.check([told(3, at(0, FOURTH)), told(2, at(0, None))])
     with pytest.raises(JobFailedError, match="of 16 MB") as failed:
         keys.check([told(2, at(0, FOURTH), at(2, FOURTH))])
