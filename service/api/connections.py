@@ -25,16 +25,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from service.api.credentials import RECOGNISED
 from service.api.errors import MALFORMED, MEDIA_TYPE, problem
+from service.api.header_fields import FIELDS_MAX, TOO_MANY_FIELDS, bound_lines
 from service.api.middleware import STREAMED
 
 HEAD_BYTES_MAX: Final = 32 << 10
 """Maximum size of a request's head, which is kept in memory until it is complete, and parsed on the event loop."""
-FIELDS_MAX: Final = 100
-"""Maximum of fields in a request's head, and of parameters in its query. Each costs some microseconds, also an empty
-one.
-"""
 _TOO_LARGE_HEAD: Final = f"the head of a request has at most {HEAD_BYTES_MAX} bytes"
-_TOO_MANY_FIELDS: Final = f"a request has at most {FIELDS_MAX} header fields"
 _TOO_MANY_PARAMETERS: Final = f"the query of a request has at most {FIELDS_MAX} parameters"
 UNREAD_BYTES_MAX: Final = 256 << 20
 """Maximum of bytes that clients have not read yet, on all connections. Beyond it, the caller with the most of them
@@ -70,6 +66,7 @@ _LOGGER: Final = logging.getLogger("uvicorn.error.connections")
 """Anybody can send what is no HTTP, or ask for another protocol, without end. A warning of each would fill a disk."""
 _LOGGER.setLevel(logging.ERROR)
 _ANSWERING: Final = frozenset({h11.SEND_RESPONSE, h11.SEND_BODY})
+bound_lines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +129,7 @@ class _CountingParser(h11.Connection):
         if end > HEAD_BYTES_MAX:
             self._refuse(_TOO_LARGE_HEAD)
         if data.count(b"\n", 0, end) > FIELDS_MAX:
-            self._refuse(_TOO_MANY_FIELDS)
+            self._refuse(TOO_MANY_FIELDS)
 
     def _refuse(self, reason: str) -> NoReturn:
         self.refusal = reason

@@ -17,9 +17,14 @@ class LakeRoots:
 
     roots: tuple[str, ...] | None = None
 
+    def check_target(self, location: str) -> None:
+        """Raise Invalid if a target would have a permitted place to itself, where the tables of all others lie."""
+        if self.roots is not None and location in map(normal, self.roots):
+            raise Invalid(f"{location} is for the tables of all ({SETTING}): choose a location below it")
+
     def check(self, location: str) -> None:
         """Raise Invalid if a table may not lie there."""
-        if self.roots is None or any(_is_under(location, normal(root)) for root in self.roots):
+        if self.roots is None or any(is_under(location, normal(root)) for root in self.roots):
             return
         permitted = ", ".join(self.roots) or "none"
         raise Invalid(f"location {location} is not under one of the permitted places ({SETTING}): {permitted}")
@@ -54,11 +59,14 @@ def check_no_loop(location: str, read: Collection[str]) -> None:
         )
 
 
-def check_target(location: str, *, upsert: bool, folders: Collection[str], targets: Mapping[str, bool]) -> None:
-    """Raise Invalid if others use the location of a new target.
+def check_target(
+    location: str, *, upsert: bool, folders: Collection[str], tables: Collection[str], targets: Mapping[str, bool]
+) -> None:
+    """Raise Invalid if others use the location of a new target, or one below or above it.
 
-    `folders` are those whose files tables take. `targets` says of each location that is written to whether its rows
-    change. The empty target of a sink was taken by that of another caller, whose PURGE then removed the rows of both.
+    `folders` are those whose files tables take, and `tables` the Delta tables that are read. `targets` says of each
+    location that is written to whether its rows change. The empty target of a sink was taken by that of another caller,
+    whose PURGE then removed the rows of both. One among the partitions of another table would do so too.
     """
     if location in folders:
         raise Invalid(f"a table takes the files in {location}, and would take none of a Delta table's: choose another")
@@ -66,16 +74,22 @@ def check_target(location: str, *, upsert: bool, folders: Collection[str], targe
         raise Invalid(
             f"the table at {location} is that of another view or sink: only sinks of type append-only share one"
         )
+    outer = (one for one in sorted({*tables, *targets}) if is_under(location, one))
+    inner = (one for one in sorted(targets) if is_under(one, location))
+    other = next((one for one in (*outer, *inner) if one != location), None)
+    if other is not None:
+        raise Invalid(f"another table lies at {other}, and none lies in the folder of another: choose another location")
 
 
 def check_purge(location: str, others: Collection[str]) -> None:
     """Raise Invalid if another table lies in or below a table whose folder is to be removed."""
-    inner = next((one for one in sorted(others) if _is_under(one, location)), None)
+    inner = next((one for one in sorted(others) if is_under(one, location)), None)
     if inner is not None:
         raise Invalid(
             f"PURGE removes all that lies in {location}, and another table lies at {inner}: drop without PURGE"
         )
 
 
-def _is_under(location: str, root: str) -> bool:
+def is_under(location: str, root: str) -> bool:
+    """Whether a location is that of `root`, or below it."""
     return location == root or location.startswith(f"{root.rstrip('/')}/")

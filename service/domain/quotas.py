@@ -18,6 +18,8 @@ PLAN_BYTES_MAX: Final = 64 << 20
 """Maximum of bytes of all plans. The barrier that begins a generation carries them, and the service that leads parses
 it in one go: seconds for so many. A tenant may have no more than what stays free, as of places (`domain.shares`).
 """
+FOLLOWERS_MAX: Final = 4
+"""How many tables of a tenant may follow one external table."""
 _NAMED_MAX: Final = 5
 """How many jobs a refusal names."""
 
@@ -71,6 +73,14 @@ def too_long_plans(size: int, tenant: str, held: Mapping[str, int]) -> Invalid:
         f"its plan has {size} bytes, all of {tenant or 'this caller'} have {held.get(tenant, 0)} with it, and those of"
         f" everybody {sum(held.values())}, of {PLAN_BYTES_MAX}: read fewer columns or branches, or drop other views and"
         " tables"
+    )
+
+
+def too_many_followers(external: str, tenant: str) -> Invalid:
+    """Return the refusal of a CREATE TABLE .. FROM of a tenant with enough tables that follow an external table."""
+    return Invalid(
+        f"{tenant} has {FOLLOWERS_MAX} tables that follow {external}, and no more may do so: drop one, or make views"
+        " over them"
     )
 
 

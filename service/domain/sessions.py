@@ -15,9 +15,11 @@ class SessionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A session that was ended, and why. `wrote`: it held locks of a write, which no login for reading is for."""
+    """A session that was ended, and why. `barred`: its login did what no login for reading is for, such as to write,
+    and is closed for some time.
+    """
 
     pid: int
     login: str
     reason: str
-    wrote: bool = False
+    barred: bool = False

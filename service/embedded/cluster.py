@@ -27,6 +27,14 @@ SESSION_BYTES: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC
 _MAPPED_BYTES: Final = 1 << 30
 """The most that the buffers, which all processes share, and the program itself have: 650 MB, and room for a release."""
 _LOG_BYTES_MAX: Final = 256 << 20
+_STACK: Final = "2MB"
+_STACK_AT_START: Final = "3MB"
+_NESTED: Final = f"unused /{'(?:' * 12_000}a{')' * 12_000} unused\n"
+"""A map of users that nobody uses. To read it takes the server 2.8 MB of stack, which all its processes inherit.
+
+A process has room for `max_stack_depth` then, however much of its address space is taken. Linux ends one whose stack
+finds no room, and the server ends all sessions then: a reader with 1.4 GB of texts could do so at will (I13).
+"""
 
 _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -130,7 +138,8 @@ class Cluster:
         log = self.home / "log" / "start.log"
         for attempt in range(_PORT_TRIES):
             chosen = port or _free_port(self.home / "port" if attempt == 0 else None)
-            self._configure({**settings, "port": str(chosen)})
+            configured = {**settings, "port": str(chosen)}
+            self._configure({**configured, "max_stack_depth": _STACK_AT_START}, _NESTED)
             wait = ("--wait", "--timeout", str(_START_SECONDS), "--silent")
             try:
                 self._call("pg_ctl", "start", *wait, "--pgdata", self.directory, "--log", log, before=_bounded())
@@ -139,6 +148,8 @@ class Cluster:
                 if port is None and attempt + 1 < _PORT_TRIES and _is_taken(chosen):
                     continue
                 raise EmbeddedPostgresFailed(f"{failure}\n{_last_words(self.home / 'log')}") from None
+            self._configure({**configured, "max_stack_depth": _STACK})
+            self._call("pg_ctl", "reload", "--silent", "--pgdata", self.directory)
             write_private(self.home / "port", str(chosen))
             return chosen
         raise AssertionError("the last attempt returns or raises")
@@ -162,12 +173,12 @@ class Cluster:
                 _log.warning("embedded_postgres.not_shut_down", directory=str(self.directory), error=str(failure))
         end_orphans(self.directory)
 
-    def _configure(self, settings: Mapping[str, str]) -> None:
+    def _configure(self, settings: Mapping[str, str], users: str = "") -> None:
         chosen = {**_SETTINGS, **settings}
         if "--with-lz4" in self.account.run([self.programs / "pg_config", "--configure"], timeout_seconds=60).stdout:
             chosen.setdefault("wal_compression", "lz4")
         lines = "".join(f"{name} = '{value}'\n" for name, value in chosen.items())
-        for name, text in (("postgresql.conf", lines), ("pg_hba.conf", _HOST_RULES)):
+        for name, text in (("postgresql.conf", lines), ("pg_hba.conf", _HOST_RULES), ("pg_ident.conf", users)):
             write_private(self.directory / name, text)
             self.account.own(self.directory / name)
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from service.domain.errors import Deadlocked, Invalid, Unavailable
+from service.protocol.answering import NO_BUFFERS
 
 POOL_SIZE: Final = 15
 """Transactions are short, so more connections would only move the queue from the pool into Postgres. The pool keeps
@@ -96,7 +97,9 @@ def _refuse_hung_up(connection: PoolProxiedConnection, *_: object) -> None:
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Raise Unavailable for errors that a retry may cure: of the connection, a timeout. Deadlocked for a deadlock."""
+    """Raise Unavailable for errors that a retry may cure: of the connection, a timeout. Deadlocked for a deadlock, and
+    where readers hold all buffers: their sessions are ended within a second.
+    """
     try:
         yield
     except PoolTimeout as error:
@@ -105,6 +108,8 @@ def translated() -> Generator[None]:
         kind = Deadlocked if isinstance(error.orig, _ROLLED_BACK) else Unavailable
         raise kind(f"the meta store did not answer: {_first_line(error)}") from error
     except DBAPIError as error:
+        if NO_BUFFERS in str(error.orig):
+            raise Deadlocked(f"the meta store did not answer: {_first_line(error)}") from error
         if not error.connection_invalidated:
             raise
         raise Unavailable(f"the meta store went away: {_first_line(error)}") from error

@@ -80,7 +80,7 @@ async def _open(world: World, logins: ReadLogins, login: ReadLogin, password: st
 
 
 async def bar(world: World, name: str) -> None:
-    """Drop a login that wrote, and keep it closed for `LOGIN_BARRED_SECONDS` (I13)."""
+    """Drop a login that wrote, or held all buffers, and keep it closed for `LOGIN_BARRED_SECONDS` (I13)."""
     world.logins.barred.due(name, now=world.clock.monotonic())
     if (logins := world.logins.read_logins) is not None:
         await _end(world, logins, ReadLogin(name.removeprefix(logins.name(""))))
@@ -136,7 +136,8 @@ async def _end(world: World, logins: ReadLogins, login: ReadLogin) -> None:
 async def end_overdue(world: World, *, term: Term) -> int:
     """End the sessions that exceed their limits, so that none holds up others for longer (I13). Return their number.
 
-    A login that wrote is closed for some time: it could do that again at once. Raises Deposed, Unavailable.
+    A login that wrote, or held all buffers, is closed for some time: it could do so again at once. Raises Deposed,
+    Unavailable.
     """
     if world.logins.sessions is None:
         return 0
@@ -146,7 +147,7 @@ async def end_overdue(world: World, *, term: Term) -> int:
         log.warning("session.ended", **facts)
         async with world.stores.begin(term) as tx:
             await tx.events.append("session.ended", facts, now=world.clock.now())
-        if one.wrote:
+        if one.barred:
             await bar(world, one.login)
     return len(ended)
 

@@ -61,6 +61,10 @@ class Cleanups(Protocol):
         """Record why the tables cannot be removed yet."""
         ...
 
+    async def forget(self) -> None:
+        """Cut the long texts of removed relations and their jobs, and delete removed logical views, which have none."""
+        ...
+
 
 class Visibility(Protocol):
     """The epochs and created relations that users see."""

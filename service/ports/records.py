@@ -236,6 +236,19 @@ class NewOperator:
 NewFragment = NewDml | NewTableScan | NewSourceScan | NewSplitScan | NewOperator
 
 
+def _planned(fragment: NewFragment) -> Query | CdcScan | Connector | None:
+    """Return what a fragment has of its own in a plan."""
+    match fragment:
+        case NewTableScan() | NewOperator():
+            return fragment.query
+        case NewSourceScan():
+            return fragment.cdc
+        case NewSplitScan():
+            return fragment.connector
+        case NewDml():
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A new job with the relation after which it is named, and `hidden` relations, which only this job uses.
@@ -269,13 +282,13 @@ class NewJob:
 
     @property
     def plan_bytes(self) -> int:
-        """About how many bytes it adds to the barrier that begins a generation: its own relations and its stages.
+        """About how many bytes it adds to the barrier that begins a generation: its own relations and its fragments.
 
-        Those of others that it reads are there once.
+        Those relations of others that it reads are there once. The rows of a constant view are in its fragment.
         """
-        computing = (one for one in self.fragments if isinstance(one, NewTableScan | NewOperator))
-        queries, relations = [one.query for one in computing], (self.relation, *self.hidden)
-        return sum(len(one.model_dump_json()) for one in (*queries, *(each.without_defaults for each in relations)))
+        relations = [one.without_defaults for one in (self.relation, *self.hidden)]
+        planned = [part for one in self.fragments if (part := _planned(one)) is not None]
+        return sum(len(one.model_dump_json()) for one in (*relations, *planned))
 
     @property
     def table_scans(self) -> tuple[NewTableScan, ...]:

@@ -14,6 +14,8 @@ from service.protocol.delta_source import FIRST, ROWS, DeltaColumns, delta_colum
 NAME: Final = "file"
 MATCH: Final = "match_pattern"
 ALL: Final = "*.parquet"
+PATTERN_MAX: Final = 255
+"""How many characters a pattern may have. Each path is compared with it by the thread that all tables share."""
 _KNOWN: Final = PLACE | {MATCH, FIRST, ROWS}
 
 
@@ -32,6 +34,8 @@ def folder_of(options: Mapping[str, str]) -> Folder:
     pattern = options.get(MATCH, ALL)
     if not pattern or pattern.startswith("/"):
         raise ValueError(f"{MATCH} is the name of files below the location, as in '{ALL}'")
+    if len(pattern) > PATTERN_MAX:
+        raise ValueError(f"{MATCH} has at most {PATTERN_MAX} characters")
     return Folder(place_of(options), pattern)
 
 

@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from service.domain.cutting import KEPT_CHARACTERS
 from service.domain.errors import Conflict, Exhausted, Invalid, Unavailable
+from service.protocol.answering import NO_BUFFERS
 
 Connection = psycopg.AsyncConnection[TupleRow]
 Pool = AsyncConnectionPool[Connection]
@@ -141,6 +142,8 @@ def is_away(error: psycopg.Error) -> bool:
     """Whether the server could not answer, as opposed to a refusal. A pool without a free connection counts as well."""
     if error.sqlstate is None:
         return isinstance(error, errors.OperationalError)
+    if NO_BUFFERS in str(error):
+        return True
     return error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
 
 

@@ -7,14 +7,17 @@ Postgres takes the lock for a DELETE that is only prepared, whose right nobody c
 """
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 import psycopg
 from psycopg import errors
 
 from service.domain.sessions import Ended, SessionLimits
+from service.protocol.answering import NO_BUFFERS
 from service.serving.connections import OWNER_SETTINGS, Connection, translated, trusted, with_settings
 from service.serving.sessions import END_MS, until_ended
 
@@ -26,6 +29,15 @@ _HOLD: Final = "select from pg_roles, pg_auth_members, pg_database, pg_locks, pg
 """Takes locks on all catalogs that `_END` needs. They are kept until the transaction ends."""
 _OPEN: Final = "usename ~ %(logins)s and xact_start is not null"
 _FRESH: Final = "select pg_stat_clear_snapshot()"
+_PREPARE: Final = (
+    "set plan_cache_mode = force_generic_plan",
+    """prepare open_sessions(oid[]) as
+    select pid, usesysid from pg_stat_get_activity(null) where usesysid = any($1) and xact_start is not null""",
+    "prepare ended(int) as select pg_terminate_backend($1)",
+)
+"""What runs without a buffer once it was planned: no catalog is read, and the caches have the functions."""
+_READERS: Final = "select oid, pg_get_userbyid(oid)::text from pg_roles where rolname ~ %(logins)s"
+"""Puts each login into the connection's cache too: to end a session, Postgres looks whose it is."""
 _END: Final = f"""
 select pid, login, why, pg_terminate_backend(pid)
 from (
@@ -55,6 +67,10 @@ class PostgresReadSessions:
 
     A full lock table refuses every new lock on a shared catalog. So one of the two connections always holds them in an
     open transaction. They change places at each look: nobody who locks a catalog waits for longer than that.
+
+    A transaction keeps a page of each open scan in the server's buffers. Postgres tells nobody who holds them, and with
+    all of them held answers nobody. So the transactions of one login after the other end, those of the login with the
+    most first, until there are buffers: the last one held them.
     """
 
     def __init__(self, url: str, group: str, limits: SessionLimits) -> None:
@@ -74,15 +90,23 @@ class PostgresReadSessions:
             "queue": "its transaction held back the notifications of all others",
         }
         self._connections: list[Connection] = []
+        self._readers: Mapping[int, str] = {}
+        self._suspects: list[Ended] = []
 
     async def end_overdue(self) -> Sequence[Ended]:
         with translated():
             try:
                 rows = await self._look()
-            except psycopg.Error:
+            except psycopg.Error as error:
+                if NO_BUFFERS in str(error) and len(self._connections) == 2:
+                    return await self._end_next()
                 await self.close()
                 raise
-        return [Ended(pid, login, self._reasons[why], wrote=why == "write") for pid, login, why, ended in rows if ended]
+        held = [replace(one, reason="it held all buffers of the server", barred=True) for one in self._suspects[-1:]]
+        self._suspects = []
+        return held + [
+            Ended(pid, login, self._reasons[why], barred=why == "write") for pid, login, why, ended in rows if ended
+        ]
 
     async def close(self) -> None:
         """Close the connections. The next look opens new ones."""
@@ -91,7 +115,11 @@ class PostgresReadSessions:
 
     async def _look(self) -> Sequence[tuple[int, str, str, bool]]:
         while len(self._connections) < 2:
-            self._connections.append(await psycopg.AsyncConnection.connect(self._url, prepare_threshold=None))
+            opened = await psycopg.AsyncConnection.connect(self._url, prepare_threshold=None)
+            self._connections.append(opened)
+            for setting in _PREPARE:
+                await opened.execute(trusted(setting))
+            await opened.commit()
         holding, other = self._connections
         await other.rollback()
         try:
@@ -99,9 +127,32 @@ class PostgresReadSessions:
         except errors.OutOfMemory:
             await holding.execute(_FRESH)
             return await self._end(holding, full=True)
+        self._readers = dict(await (await other.execute(_READERS, self._wanted)).fetchall())
+        await self._open(other)
+        await other.execute("execute ended(null)")
         await holding.rollback()
         self._connections.reverse()
         return await self._end(other, full=False)
+
+    async def _end_next(self) -> Sequence[Ended]:
+        """End the transactions of the login that has the most, and was not suspected before."""
+        conn = self._connections[0]
+        await conn.rollback()
+        found = await self._open(conn)
+        known = {one.login for one in self._suspects}
+        counted = Counter(login for _, login in found if login not in known) or Counter(login for _, login in found)
+        most = max(counted, key=counted.__getitem__, default=None)
+        ended = [Ended(pid, login, "the server had no free buffers") for pid, login in found if login == most]
+        for one in ended:
+            await conn.execute(trusted(f"execute ended({one.pid})"))
+        self._suspects += ended
+        return ended
+
+    async def _open(self, conn: Connection) -> Sequence[tuple[int, str]]:
+        """Return the sessions of readers that are in a transaction, and their logins."""
+        among = ",".join(map(str, self._readers))
+        found = await (await conn.execute(trusted(f"execute open_sessions('{{{among}}}')"))).fetchall()
+        return [(pid, self._readers[login]) for pid, login in found]
 
     async def _end(self, conn: Connection, *, full: bool) -> Sequence[tuple[int, str, str, bool]]:
         cursor = await conn.execute(trusted(_END), {**self._wanted, "full": full})

@@ -25,8 +25,9 @@ from workers.connectors.delta_shape import looked
 from workers.connectors.delta_upkeep import keep_up
 from workers.connectors.delta_writer import DeltaWriter
 from workers.connectors.deltalake import DeltaSink
-from workers.connectors.limited import CALLER, EndedError, MemoryShares, Standing, half_of_memory, limited
+from workers.connectors.limited import CALLER, EndedError, MemoryShares, Standing, limited
 from workers.connectors.port import Consumed, KeptVersions, RefusedTableError
+from workers.memory import half_of_memory
 
 P = ParamSpec("P")
 T = TypeVar("T")

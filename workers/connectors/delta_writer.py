@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from service.protocol.delta import DeltaOptions
+from service.protocol.delta import STAGING, DeltaOptions
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation
 from workers.connectors.delta_files import Files
@@ -28,7 +28,6 @@ from workers.state_store.wire import is_close
 
 GROUP_BYTES: Final = 32 << 20
 """About how many bytes of rows a task gathers in memory, for all its files together."""
-STAGING: Final = "_tidefill"
 _NOTE: Final = ".json"
 _MADE: Final = re.compile(r"(?!/)(?:(?!\.\.?/)[^/]*/)*tidefill-[0-9a-f]{16}\.parquet")
 """A file of rows, as tasks name it."""

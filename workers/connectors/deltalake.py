@@ -25,14 +25,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from service.protocol import delta
-from service.protocol.delta import DeltaOptions, DeltaPlace
+from service.protocol.delta import STAGING, DeltaOptions, DeltaPlace
 from service.protocol.ids import Epoch, Generation
 from service.protocol.relation import Relation, RelationKind
 from workers.connectors.delta_changes import MERGED_BYTES, net, portions
 from workers.connectors.delta_files import Files, delta_table, in_a_line, storage_options
 from workers.connectors.delta_foreign import SINK, checked
 from workers.connectors.delta_shape import shape_here
-from workers.connectors.delta_writer import STAGING, DeltaWriter, Note, notes_in, staged_in
+from workers.connectors.delta_writer import DeltaWriter, Note, notes_in, staged_in
 from workers.connectors.places import check_place
 from workers.connectors.port import GONE, MovedError, RefusedTableError
 

@@ -25,6 +25,7 @@ from service.protocol.file_source import Folder
 from workers.connectors.delta_files import Files, Stamp
 
 _LOG: Final = "_delta_log"
+_HIDING: Final = ("_", ".")
 _MAGIC: Final = b"PAR1"
 FOOTER_BYTES_MAX: Final = 16 << 20
 _LARGE_BYTES: Final = 1 << 20
@@ -39,7 +40,7 @@ NAME_MAX: Final = 255
 ROWS_MAX: Final = 1 << 32
 """How many rows a file may have. Its footer may say any number."""
 FILES_MAX: Final = 100_000
-"""How many files a folder may have, of all kinds and with its folders."""
+"""How many files a folder may have, of all kinds, without those of Delta tables in it."""
 LIST_SECONDS: Final = 30.0
 """How long a folder of this machine may take to be listed."""
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -92,7 +93,7 @@ _FEW_COLUMNS: Final = 200
 def takes(folder: Folder, path: str) -> bool:
     """Whether a file below a folder is read. A part of a path that begins with _ or . hides it, as in Spark."""
     parts = path.split("/")
-    if any(part.startswith(("_", ".")) for part in parts):
+    if any(part.startswith(_HIDING) for part in parts):
         return False
     return fnmatchcase(path if "/" in folder.pattern else parts[-1], folder.pattern)
 
@@ -123,7 +124,8 @@ def _is_within(path: str, folders: Collection[str]) -> bool:
 
 
 def _walked(location: str) -> list[str]:
-    """Return the paths of all that a folder of this machine has. Links to folders are not followed: they may lead back.
+    """Return the paths of the files that a folder of this machine has, and of the logs of Delta tables, which say which
+    of their files count. Links to folders are not followed: they may lead back.
 
     A name that is no text is left out, because neither Arrow nor Postgres could say it.
     """
@@ -135,7 +137,9 @@ def _walked(location: str) -> list[str]:
 
     for at, folders, names in os.walk(location, onerror=fails):
         below = os.path.relpath(at, location)
-        found += [name if below == "." else f"{below}/{name}" for name in (*folders, *names)]
+        is_table = _LOG in (*folders, *names)
+        found += [name if below == "." else f"{below}/{name}" for name in ((_LOG,) if is_table else names)]
+        folders[:] = [name for name in folders if not (is_table or name.startswith(_HIDING))]
         late = time.monotonic() > ends  # noqa: TID251 - as above
         if late or len(found) > FILES_MAX:
             limit = f"takes more than {LIST_SECONDS:.0f} s to be listed" if late else f"has more than {FILES_MAX} files"

@@ -18,7 +18,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -32,7 +31,6 @@ _NO_STACK: Final = re.compile(r"Resource temporarily unavailable|can't start new
 """Libraries say this if there is no memory for the stack of another thread."""
 TEXT_MAX: Final = 1_000
 """The characters of an error's text. One of 80 MB was no answer to a barrier that the service takes."""
-_CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 _Answer = tuple[Exception | str | None, Any]
@@ -41,14 +39,6 @@ _Answer = tuple[Exception | str | None, Any]
 
 class EndedError(OSError):
     """The process ended before it answered, or with an error of a library that cannot be pickled."""
-
-
-def half_of_memory() -> int:
-    """Return half of the bytes that the machine has, or the container."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # "max" is no limit
-        return min(machine, int(_CONTAINER.read_text())) // 2
-    return machine // 2
 
 
 def limited(memory: int, seconds: float | None, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -6,6 +6,7 @@ from typing import Final
 
 from psycopg import errors
 
+from service.protocol.answering import NO_BUFFERS
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from service.protocol.relation import Relation
 from workers.connectors.port import RefusedRowError, RefusedTableError
@@ -171,7 +172,8 @@ def explain(error: BaseException) -> tuple[bool, str]:
 
 
 def _is_doubtful(error: BaseException) -> bool:
-    return any(state.startswith(_DOUBTFUL) for _, state in _refusals(error, str(error)))
+    refusals = _refusals(error, str(error))
+    return any(state.startswith(_DOUBTFUL) and NO_BUFFERS not in said for said, state in refusals)
 
 
 def _exhausted(text: str, kills: MemoryKills) -> bool:

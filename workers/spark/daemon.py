@@ -5,10 +5,13 @@ Spark finds it by the setting `spark.python.daemon.module`.
 """
 
 import gc
+import resource
 from importlib import import_module
 from typing import Final
 
 from pyspark import daemon
+
+from workers.memory import half_of_memory
 
 _LOADED = (
     "adbc_driver_postgresql.dbapi",
@@ -25,6 +28,9 @@ _COLLECTED_AFTER: Final = 50_000
 doubled the time for copying pages of an external table. A collection at the end of each task happens in any case.
 """
 
+TASK_BYTES: Final = max(1 << 30, half_of_memory() // 6)
+"""The most memory of a task's process (I13). Two tasks over rows of 500 kB had 2.6 GB each, and grew."""
+
 if __name__ == "__main__":
     for module in _LOADED:
         import_module(module)
@@ -32,4 +38,5 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+    resource.setrlimit(resource.RLIMIT_DATA, (TASK_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     daemon.manager()

@@ -23,10 +23,17 @@ _SOCKETS_IN_BYTES: Final = 106 - len("/.sock") - 37
 """Maximum length of the socket directory's path. Java accepts socket paths of 106 bytes, and each socket's file name is
 a full stop, a UUID and `.sock`.
 """
-_NO_RULES: Final = ("ReorderAssociativeOperator", "PruneFilters", "PropagateEmptyRelation", "ReorderJoin")
+_NO_RULES: Final = (
+    "FoldablePropagation",
+    "PropagateEmptyRelation",
+    "PruneFilters",
+    "ReorderAssociativeOperator",
+    "ReorderJoin",
+)
 """Rules that Spark's optimizer leaves out. `a + (b + 1)` stays as it is written: in another order a sum may not fit its
 type. And history is read even if no row can count, because its readers tell how far they came. Joins stay in the order
-that was chosen for them, because Spark would take what lets a task end (`workers.spark.killable`) out of them.
+that was chosen for them, because Spark would take what lets a task end (`workers.spark.killable`) out of them. What is
+the same in all rows is computed by tasks, which can be ended, and not while Spark plans (I13).
 """
 CONF: Final[Mapping[str, str]] = {
     # Loopback TCP buffers hold many more rows in flight than fit a slice. Unix domain sockets cut the flush to a
@@ -55,6 +62,8 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{one}" for one in _NO_RULES
     ),
+    # What follows from a condition takes time exponential in the names that its columns have (I13).
+    "spark.sql.constraintPropagation.enabled": "false",
     # The text of users' views runs here: no variable substitution, no reading of files by path.
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",

@@ -71,6 +71,7 @@ async def _create(world: Context, new: NewJob, *, asked_by: Asker) -> Asked:
         bind(job=job.id)
         await quotas.check_jobs(world, tx, asked_by, job)
         await quotas.check_plans(tx, new, job.created_by)
+        await quotas.check_followers(tx, asked_by, new)
         # The insert has locked the jobs of the upstreams, so no ALTER changes their actors after this check.
         await rescaling.check_beside(tx, new)
         await moving_out.check_reads(tx, new)

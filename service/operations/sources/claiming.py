@@ -4,6 +4,7 @@ import secrets
 from datetime import timedelta
 from typing import Final
 
+from service.domain.lake_places import located
 from service.operations.asking import looking
 from service.operations.leaving import Gone
 from service.operations.sources.places import check_free
@@ -22,6 +23,7 @@ async def claimed(
     world: World, connector: Connector, relation: Relation, *, asked_by: Asker, gone: Gone | None = None
 ) -> Connector:
     """Return the connector of a target that is ready, with the name of its only writer. Raises Invalid, Unavailable."""
+    world.external.lake_roots.check_target(located(connector.options))
     async with world.stores.begin() as tx:
         await check_free(tx, connector)
     # Ids of relations repeat in other installations, which may write to the same table.

@@ -6,7 +6,7 @@ from typing import Final
 
 from service.domain.connectors import SINKS
 from service.domain.job import TERMINAL, JobState
-from service.domain.lake_places import check_no_loop, check_purge, check_target, located
+from service.domain.lake_places import check_no_loop, check_purge, check_target, is_under, located
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol import file_source
@@ -31,14 +31,15 @@ async def check_fed_by_others(tx: Transaction, connector: Connector, upstreams: 
 
 
 async def check_free(tx: Transaction, connector: Connector) -> None:
-    """Raise Invalid if others use the place that a target is to have."""
+    """Raise Invalid if others use the place that a target is to have, or one below or above it."""
     location = located(connector.options)
-    there = [name for _, name, place in await _read_in_place(tx) if place == location]
-    lakes = [entry.relation.lake for entry in await tx.catalog.called(there)]
+    there = [name for _, name, place in await _read_in_place(tx) if is_under(location, place)]
+    lakes = [one for entry in await tx.catalog.called(there) if (one := entry.relation.lake) is not None]
     check_target(
         location,
         upsert=is_upsert(connector.options),
-        folders={location for one in lakes if one is not None and one.name == file_source.NAME},
+        folders={located(one.options) for one in lakes if one.name == file_source.NAME},
+        tables={located(one.options) for one in lakes if one.name != file_source.NAME},
         targets={located(one.options): is_upsert(one.options) for _, one in await _targets(tx, _MADE)},
     )
 

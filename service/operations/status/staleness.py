@@ -9,14 +9,15 @@ These relations have a fault:
 All of them stay readable with their last rows. Queries of them and of relations built on them get a notice.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
+from itertools import chain
 
 from service.domain.errors import MetaError
 from service.domain.job import JobState
 from service.operations.status.models import Broken
 from service.operations.world import Context
 from service.ports.meta_store import Transaction
-from service.ports.records import LogicalView
 from service.protocol.ids import RelationId
 
 
@@ -27,6 +28,10 @@ async def broken_of(tx: Transaction) -> Mapping[RelationId, Broken]:
         return {}
     entries = await tx.catalog.outlines()
     names = {entry.id: entry.name for entry in entries}
+    readers: dict[RelationId, list[RelationId]] = defaultdict(list)
+    for reader, reads in chain(((one.id, one.upstreams) for one in entries), (await tx.views.references()).items()):
+        for read in reads:
+            readers[read].append(reader)
     found = {relation: one for relation, one in own.items() if relation in names}
     frontier = list(found)
     # Breadth first, so that the nearest cause is named.
@@ -36,9 +41,7 @@ async def broken_of(tx: Transaction) -> Mapping[RelationId, Broken]:
         if cause.because_of is None:
             reason = f'it reads "{names[read]}": {cause.reason}'
             inherited = Broken("stale", reason, cause.since, names[read])
-        readers = [entry.id for entry in entries if read in entry.upstreams]
-        views = [view.id for view in await tx.views.reading(read)]
-        for reader in (*readers, *views):
+        for reader in readers[read]:
             if reader not in found:
                 found[reader] = inherited
                 frontier.append(reader)
@@ -56,13 +59,10 @@ async def notices_of(tx: Transaction, names: Collection[str]) -> tuple[str, ...]
     found = await broken_of(tx) if names else {}
     if not found:
         return ()
-    told: list[str] = []
-    for name in dict.fromkeys(names):
-        one = await tx.catalog.named(name) or await tx.views.named(name)
-        relation = None if one is None else one.id if isinstance(one, LogicalView) else one.relation.id
-        if relation is not None and relation in found:
-            told.append(notice(name, found[relation]))
-    return tuple(told)
+    relations = {one.relation.name: one.relation.id for one in await tx.catalog.called(names)}
+    relations |= {one.name: one.id for one in await tx.views.called(names)}
+    told = ((name, found.get(relations[name])) for name in dict.fromkeys(names) if name in relations)
+    return tuple(notice(name, one) for name, one in told if one is not None)
 
 
 def notice(name: str, one: Broken) -> str:

@@ -27,6 +27,7 @@ from service.sql.expressions.typed import (
     coerced,
     digits,
 )
+from service.sql.queries.folding import check_folded
 from service.sql.queries.measures import MINUS_ZERO
 from service.sql.queries.nodes import bare, built
 from service.sql.text.tree import identifier
@@ -59,6 +60,7 @@ class StoreScope(Scope):
     """A scope that refuses, or computes otherwise, what Spark computes with another result than the store."""
 
     def bind(self, node: exp.Expr) -> Typed:
+        check_folded(node)
         value = self._unbounded(node)
         if value is not None:
             return value if _takes_text(node) else _as_decimal(value)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import cast
 
+import h11
 import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,12 +16,12 @@ from service.api import connections
 from service.api.connections import (
     CHUNK_BYTES_MIN,
     CHUNKS_MAX,
-    FIELDS_MAX,
     HEAD_BYTES_MAX,
     ConnectionLimits,
     protocol,
 )
 from service.api.credentials import WORKER, recognise
+from service.api.header_fields import FIELDS_MAX
 from service.domain.roles import Role
 from service.ports.audit import Asker
 
@@ -194,6 +195,37 @@ async def test_a_body_in_too_many_tiny_chunks_is_given_up() -> None:
         # Refused, or answered without its body; ended before the body does.
         await _answered(streams, CHUNKED + b"1\r\nx\r\n" * (2 * CHUNKS_MAX))
         await _ended(streams)
+
+
+MANY_BLANKS = b" " * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"0\r\na:" + MANY_BLANKS + b"\x0c\r\n", "illegal header line"),
+        (b"0\r\n" + b"a:\r\n" * (FIELDS_MAX + 1), "at most 100 header fields"),
+        (b"1;" + MANY_BLANKS + b"\n", "illegal chunk header"),
+    ],
+)
+def test_i13_lines_of_strangers_take_no_time(sent: bytes, why: str) -> None:
+    """Blanks before a sign that is not allowed took time quadratic in their number: 2.6 s for 32 kB."""
+    parser = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * len(MANY_BLANKS))
+    parser.receive_data(CHUNKED + b"1;x=y \r\nx\r\n" + sent + b"\r\n")
+    parser.next_event()
+    assert isinstance(parser.next_event(), h11.Data)
+    with pytest.raises(h11.RemoteProtocolError, match=why):
+        parser.next_event()
+
+
+@pytest.mark.parametrize("value", [b"", b"1", b"a \t b", b"caf\xe9", b"a,  b"])
+@pytest.mark.parametrize("blanks", [b"", b" \t "])
+def test_fields_have_their_values_without_blanks_around(value: bytes, blanks: bytes) -> None:
+    parser = h11.Connection(h11.SERVER)
+    parser.receive_data(HEAD[:-2] + b"field:" + blanks + value + blanks + b"\r\n folded\r\n\r\n")
+    request = parser.next_event()
+    assert isinstance(request, h11.Request)
+    assert dict(request.headers)[b"field"] == (value + blanks + b" folded").strip()
 
 
 async def test_a_body_may_have_many_chunks() -> None:

@@ -128,6 +128,17 @@ def test_i13_the_processes_of_a_parallel_query_have_no_more(
         assert hungry.execute("select 1").fetchone() == (1,)
 
 
+def test_i13_a_session_has_its_stack_however_much_memory_it_took(postgres: EmbeddedPostgres) -> None:
+    """Linux ends a process whose stack finds no address space, and with it Postgres ended the sessions of all."""
+    url = postgres.start()
+    with psycopg.connect(url, autocommit=True) as connection:
+        ((deepest,),) = connection.execute("select pg_size_bytes(current_setting('max_stack_depth'))").fetchall()
+        status = Path(f"/proc/{connection.info.backend_pid}/status").read_text().split()
+        assert int(status[status.index("VmStk:") + 1]) << 10 > deepest + (512 << 10)
+        with pytest.raises(psycopg.errors.StatementTooComplex):
+            connection.execute("select repeat('[', 100000)::jsonb")
+
+
 _AS_PARALLEL_AS_CAN_BE = (
     "parallel_setup_cost = 0",
     "parallel_tuple_cost = 0",

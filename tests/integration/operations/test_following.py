@@ -11,11 +11,13 @@ from typing_extensions import override
 
 from service.domain.errors import Conflict, Invalid, Refused, Unavailable
 from service.domain.job import JobEvent
+from service.domain.roles import Role
 from service.operations.sources import registry, shown, upkeep
 from service.operations.statements import dispatch
 from service.operations.status import gauges, listing
 from service.operations.status.staleness import degraded_of, notices_of
 from service.operations.upkeep.adaptive import adapt
+from service.ports.audit import Asker
 from service.ports.records import NewLogicalView
 from service.ports.sources import Address, SourceLoad
 from service.protocol.cdc import CdcTableReport, SourceReport
@@ -60,6 +62,24 @@ async def plan_of(here: Following, name: str) -> SourceScanPlan:
         (plan,) = await tx.plans.of([entry.job])
     assert plan.source_scan is not None
     return plan.source_scan
+
+
+async def test_i13_a_caller_follows_an_external_table_with_four_tables(here: Following) -> None:
+    """Each change is written for each of them, in one epoch with all others: 39 made that 35 s long."""
+    await here.run(here.external.create_source())
+    callers = [Asker(name, Role.OPERATOR) for name in ("mallory", "alice")]
+
+    async def follow(name: str, caller: Asker) -> None:
+        text = f"CREATE TABLE {name} (*) FROM pg TABLE 'public.orders'"
+        await here.through(lambda: dispatch.run(here.world, text, session={}, asked_by=caller))
+
+    for number in range(4):
+        await follow(f"t{number}", callers[0])
+    with pytest.raises(Invalid, match=r"mallory has 4 tables that follow public\.orders"):
+        await follow("more", callers[0])
+    await follow("other", callers[1])
+    await here.run("DROP TABLE t0")
+    await follow("again", callers[0])
 
 
 async def test_a_table_follows_and_its_source_moves_on_with_the_epochs(here: Following) -> None:

@@ -75,7 +75,7 @@ async def test_i13_a_session_ends_that_has_a_lock_for_which_others_wait(
     await lifted.execute(f"prepare p as {statement.format('public.theirs')}".encode())
     one = await ended(store, SessionLimits(statement=DAY, idle=DAY, transaction=DAY))
     assert one.pid == lifted.info.backend_pid
-    assert one.wrote
+    assert one.barred
 
 
 async def test_a_session_that_only_reads_goes_on_however_it_is_isolated(store: Store, lifted: Connection) -> None:

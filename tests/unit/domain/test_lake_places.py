@@ -1,9 +1,12 @@
 """Where tables of a lake may lie."""
 
+from functools import partial
+
 import pytest
 
 from service.domain.errors import Invalid
 from service.domain.lake_places import ANYWHERE, LakeRoots, below, check_no_loop, check_purge, check_target, located
+from service.protocol.delta import place_of
 
 
 @pytest.mark.parametrize(
@@ -45,14 +48,47 @@ def test_i13_a_purge_removes_no_other_table(inner: str) -> None:
 
 def test_i13_a_target_takes_the_place_of_no_other() -> None:
     """PURGE removed the rows of both, and nobody took the files of a folder any more."""
-    folders, targets = {"/lake/files"}, {"/lake/changes": True, "/lake/appended": False}
-    check_target("/lake/appended", upsert=False, folders=folders, targets=targets)
-    check_target("/lake", upsert=True, folders=folders, targets=targets)
+    there = {"folders": {"/lake/files"}, "tables": {"/lake/read"}}
+    check = partial(check_target, **there, targets={"/lake/changes": True, "/lake/appended": False})
+    check("/lake/appended", upsert=False)
+    for beside in ("/lake/other", "/lake/files/below", "/lake/read", "/lake/changes2"):
+        check(beside, upsert=True)
     with pytest.raises(Invalid, match="a table takes the files in /lake/files"):
-        check_target("/lake/files", upsert=False, folders=folders, targets=targets)
+        check("/lake/files", upsert=False)
     for location, upsert in (("/lake/appended", True), ("/lake/changes", True), ("/lake/changes", False)):
         with pytest.raises(Invalid, match=f"the table at {location} is that of another view or sink"):
-            check_target(location, upsert=upsert, folders=folders, targets=targets)
+            check(location, upsert=upsert)
+
+
+@pytest.mark.parametrize("location", ["/lake/a/city=Oslo", "/lake/read/x/y", "/lake/b/c", "/lake/b"])
+def test_i13_no_target_lies_in_the_folder_of_another_table(location: str) -> None:
+    """A PURGE of the one removed files of the other."""
+    targets = {"/lake/a": False, "/lake/b/c/d": True}
+    with pytest.raises(Invalid, match="none lies in the folder of another"):
+        check_target(location, upsert=False, folders=set(), tables={"/lake/read"}, targets=targets)
+
+
+def test_i13_no_target_has_a_permitted_place_to_itself() -> None:
+    roots = LakeRoots(("/lake/", "s3://bucket"))
+    for location in ("/lake/a", "s3://bucket/a"):
+        roots.check_target(location)
+        ANYWHERE.check_target(location)
+    for location in ("/lake", "s3://bucket"):
+        with pytest.raises(Invalid, match="choose a location below it"):
+            roots.check_target(location)
+
+
+@pytest.mark.parametrize("part", ["_delta_log", "_tidefill"])
+@pytest.mark.parametrize("location", ["/lake/a/{}", "s3://bucket/a/{}/b", "file:///lake/{}/../b"])
+def test_i13_no_table_lies_among_what_another_one_keeps(location: str, part: str) -> None:
+    """A folder with the name of its next commit ended all commits of another caller's table."""
+    with pytest.raises(ValueError, match="is a folder of a Delta table's own"):
+        place_of({"location": location.format(part)})
+
+
+def test_i13_a_location_has_a_length() -> None:
+    with pytest.raises(ValueError, match="at most 1000 characters"):
+        place_of({"location": "/a" * 501})
 
 
 @pytest.mark.parametrize(

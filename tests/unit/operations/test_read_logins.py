@@ -57,7 +57,7 @@ async def test_n1_a_login_that_wrote_is_closed_for_some_time() -> None:
     clock = StillClock()
     stores = FakeStores(clock.now)
     logins = Mock(**{"name.side_effect": "tidefill_read_{}".format}, open=AsyncMock(), end=AsyncMock(return_value=True))
-    ended = [Ended(1, "tidefill_read_t7", "it wrote", wrote=True), Ended(2, "tidefill_read_t8", "idle")]
+    ended = [Ended(1, "tidefill_read_t7", "it wrote", barred=True), Ended(2, "tidefill_read_t8", "idle")]
     sessions = SimpleNamespace(end_overdue=AsyncMock(return_value=ended))
     place = ReadPlace("h", 1, "d", "key")
     world = changed(world_of(stores, clock=clock), read_logins=cast("Any", logins), sessions=sessions, place=place)

@@ -15,13 +15,15 @@ from service.operations.statements import dispatch
 from service.operations.verify import by_store, worker_rpc
 from service.operations.world import World
 from service.ports.audit import Asker
+from service.ports.records import NewJob, NewSplitScan
+from service.protocol import constant
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, Term
 from service.protocol.mutation import Add
 from service.protocol.stage import Engine
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
 from tests.support.http import ParsedHere, StillClock, changed, world_of
-from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view
+from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view, relation
 
 A, B, ROOT = Asker("token 1 (a)", Role.OPERATOR), Asker("token 2 (b)", Role.OPERATOR), Asker("root", Role.ADMIN)
 
@@ -205,6 +207,13 @@ async def test_a18_a_verification_by_the_store_takes_the_share_of_its_caller(
     with pytest.raises(Invalid, match="seen"):
         await worker_rpc.verify(changed(here.world, reader=Described(callers)), view.id, Engine.STORE, asked_by=B)
     assert callers == [B.actor]
+
+
+def test_i13_the_rows_of_a_constant_view_count_as_its_plan() -> None:
+    """Forty views of a megabyte each made every recovery fail: their rows were counted nowhere."""
+    rows = constant.of_rows([("\x01" * 1000, "0")])
+    job = NewJob(relation("v"), "", background=False, fragments=(NewSplitScan(actors=(((0, 0),),), connector=rows),))
+    assert job.plan_bytes > 7_000
 
 
 async def test_i13_the_plans_of_a_tenant_leave_room_for_those_of_others(

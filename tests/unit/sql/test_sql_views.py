@@ -89,6 +89,11 @@ def test_an_expression_becomes_spark_sql(expression: str, text: str) -> None:
         ("pow(d, d)", "pow: Spark's last digit differs"),
         ("d ^ 2 > 1", "power: Spark's last digit differs"),
         ("2 ^ 3", "power: Spark's last digit differs"),
+        ("repeat('x', 33000000)", "a call of constants"),
+        ("upper(translate(translate('aaaa', 'a', 'b'), 'b', 'c') || b)", "a call of constants"),
+        ("b || case when replace('a' || 'b', 'a', 'b') = 'x' then 'y' end", "a call of constants"),
+        ("'aaaa' like '%a%a%b' and b = 'x'", "a call of constants"),
+        ("md5(cast(1 as text))", "a call of constants"),
     ],
 )
 def test_an_expression_that_only_the_store_computes_is_planned_and_has_the_reason(expression: str, reason: str) -> None:
@@ -97,6 +102,21 @@ def test_an_expression_that_only_the_store_computes_is_planned_and_has_the_reaso
     with pytest.raises(Invalid) as refused:
         bound(query, T)
     assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "upper('a') || lower(concat('B', b))",
+        "translate(b, 'a', 'c')",
+        "replace(repeat(b, 2), 'a', 'c')",
+        "b like '%a'",
+        "date '2020-01-01' + interval '1 day' > date_trunc('day', timestamp '2020-01-01')",
+        "round(1.5) + abs(-2)",
+    ],
+)
+def test_spark_computes_calls_of_columns_and_short_ones_of_constants(expression: str) -> None:
+    assert bound(query_of(f"select {expression} as x from t"), T)
 
 
 def test_a_key_that_the_query_drops_is_kept_hidden_in_its_order() -> None:

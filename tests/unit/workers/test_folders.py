@@ -546,6 +546,7 @@ def test_files_of_delta_tables_below_are_left_to_them(tmp_path: Path) -> None:
         ({"location": "/drop", "colour": "red"}, 'unknown option "colour"'),
         ({"location": "/drop", "match_pattern": ""}, "match_pattern is the name of files"),
         ({"location": "/drop", "match_pattern": "/etc/*"}, "match_pattern is the name of files"),
+        ({"location": "/drop", "match_pattern": "*" * 256}, "match_pattern has at most 255 characters"),
         ({"location": "s3://bucket/drop"}, "s3.access.key is missing"),
     ],
 )

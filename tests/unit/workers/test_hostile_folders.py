@@ -44,6 +44,18 @@ def test_a_folder_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
         folder_watch.describe({"location": str(at)})
 
 
+def test_i13_a_table_of_another_caller_below_does_not_fill_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink with 100,000 partitions below the folder of another caller's files had that given up."""
+    drop(tmp_path / "a.parquet", rows(1, 3))
+    for place in ("other/_delta_log/0.json", "other/p=1/b.parquet", "other/p=2/c.parquet", "_mine/d/e.parquet"):
+        drop(tmp_path / place, rows(3, 6))
+    monkeypatch.setattr(folder_files, "FILES_MAX", 2)
+    folder = folder_in(relation_of({"location": str(tmp_path)}))
+    assert list(listed(folder)) == ["a.parquet"]
+
+
 def test_the_whole_machine_is_no_place_for_a_table() -> None:
     for location in ("/", "/tmp/..", "/proc/self/root"):
         with pytest.raises(ValueError, match="whole machine"):

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.waiting import until
 from workers.connectors import limited as limited_module
-from workers.connectors.limited import EndedError, MemoryShares, Standing, half_of_memory, limited
+from workers.connectors.limited import EndedError, MemoryShares, Standing, limited
 from workers.connectors.port import RefusedTableError
+from workers.memory import half_of_memory
 
 
 def added(first: int, *, second: int) -> int:

@@ -1,0 +1,16 @@
+"""How much memory a worker may use."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+def half_of_memory() -> int:
+    """Return half of the bytes that the machine has, or the container."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # "max" is no limit
+        return min(machine, int(_CONTAINER.read_text())) // 2
+    return machine // 2
