@@ -1,11 +1,17 @@
 """How much memory a worker may use."""
 
 import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+def allocated() -> int:
+    """Return how many bytes this process has in data, as its limit counts them: also what it never touched."""
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 def half_of_memory() -> int:

@@ -6,9 +6,12 @@ from posixpath import normpath
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.protocol.delta import location_of
+from service.protocol.delta import STAGING, location_of
 
 SETTING: Final = "TIDEFILL_LAKE_ROOTS"
+LOCATION_MAX: Final = 1_000
+"""How many characters a new location may have. A worker makes the folders of one that it is to write to."""
+_OF_TABLES: Final = frozenset({STAGING, "_delta_log"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +22,15 @@ class LakeRoots:
 
     def check_target(self, location: str) -> None:
         """Raise Invalid if a target would have a permitted place to itself, where the tables of all others lie."""
-        if self.roots is not None and location in map(normal, self.roots):
+        if any(is_under(normal(root), location) for root in self.roots or ()):
             raise Invalid(f"{location} is for the tables of all ({SETTING}): choose a location below it")
 
     def check(self, location: str) -> None:
         """Raise Invalid if a table may not lie there."""
+        if len(location) > LOCATION_MAX:
+            raise Invalid(f"location has at most {LOCATION_MAX} characters")
+        if not _OF_TABLES.isdisjoint(location.split("/")):
+            raise Invalid(f"location {location} is a folder of a Delta table's own")
         if self.roots is None or any(is_under(location, normal(root)) for root in self.roots):
             return
         permitted = ", ".join(self.roots) or "none"

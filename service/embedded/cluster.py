@@ -27,6 +27,7 @@ SESSION_BYTES: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC
 _MAPPED_BYTES: Final = 1 << 30
 """The most that the buffers, which all processes share, and the program itself have: 650 MB, and room for a release."""
 _LOG_BYTES_MAX: Final = 256 << 20
+_STACK_LIMIT: Final = 8 << 20
 _STACK: Final = "2MB"
 _STACK_AT_START: Final = "3MB"
 _NESTED: Final = f"unused /{'(?:' * 12_000}a{')' * 12_000} unused\n"
@@ -148,8 +149,12 @@ class Cluster:
                 if port is None and attempt + 1 < _PORT_TRIES and _is_taken(chosen):
                     continue
                 raise EmbeddedPostgresFailed(f"{failure}\n{_last_words(self.home / 'log')}") from None
-            self._configure({**configured, "max_stack_depth": _STACK})
-            self._call("pg_ctl", "reload", "--silent", "--pgdata", self.directory)
+            try:
+                self._configure({**configured, "max_stack_depth": _STACK})
+                self._call("pg_ctl", "reload", "--silent", "--pgdata", self.directory)
+            except BaseException:
+                self.shut_down()
+                raise
             write_private(self.home / "port", str(chosen))
             return chosen
         raise AssertionError("the last attempt returns or raises")
@@ -201,7 +206,8 @@ def _bounded() -> Sequence[str]:
     all sessions, the meta store's too (I13). The shared memory of a parallel query is in no data segment, so the
     address space is bounded as well.
     """
-    limits = f"ulimit -d {SESSION_BYTES >> 10}; ulimit -v {(SESSION_BYTES + _MAPPED_BYTES) >> 10}"
+    all_bytes = SESSION_BYTES + _MAPPED_BYTES
+    limits = f"ulimit -s {_STACK_LIMIT >> 10}; ulimit -d {SESSION_BYTES >> 10}; ulimit -v {all_bytes >> 10}"
     return ("/bin/sh", "-c", f'{limits}; exec "$0" "$@"')
 
 

@@ -108,7 +108,7 @@ def translated() -> Generator[None]:
         kind = Deadlocked if isinstance(error.orig, _ROLLED_BACK) else Unavailable
         raise kind(f"the meta store did not answer: {_first_line(error)}") from error
     except DBAPIError as error:
-        if NO_BUFFERS in str(error.orig):
+        if isinstance(error.orig, psycopg.errors.InternalError_) and NO_BUFFERS in str(error.orig):
             raise Deadlocked(f"the meta store did not answer: {_first_line(error)}") from error
         if not error.connection_invalidated:
             raise

@@ -55,7 +55,8 @@ async def login(world: World, *, password: bool, asked_by: Asker) -> ReadAccess:
     user = world.logins.read_logins.name(suffix)
     if world.logins.barred.of(user, now=world.clock.monotonic())[0]:
         minutes = LOGIN_BARRED_SECONDS / 60
-        raise Conflict(f'"{user}" wrote, though it may only read: it is closed for {minutes:.0f} minutes')
+        why = "wrote, though it may only read, or held all buffers of the server"
+        raise Conflict(f'"{user}" {why}: it is closed for {minutes:.0f} minutes')
     if not password:
         return ReadAccess(place.host, place.port, place.database, user, None)
     text = _password(place.key, user)

@@ -55,14 +55,12 @@ class Cleanups(Protocol):
 
     async def all(self) -> Sequence[Cleanup]: ...
 
-    async def done(self, relation: RelationId) -> None: ...
+    async def done(self, relation: RelationId) -> None:
+        """Nothing of the relation is left. Cut its texts and its job's, and forget a logical view, which has no job."""
+        ...
 
     async def hold(self, relation: RelationId, reason: str) -> None:
         """Record why the tables cannot be removed yet."""
-        ...
-
-    async def forget(self) -> None:
-        """Cut the long texts of removed relations and their jobs, and delete removed logical views, which have none."""
         ...
 
 

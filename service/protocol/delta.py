@@ -36,9 +36,6 @@ _UPSERT: Final = "upsert"
 _KINDS: Final = ("append-only", _UPSERT)
 STAGING: Final = "_tidefill"
 """The folder of a table in which rows wait for the commit that makes them part of it."""
-_OF_TABLES: Final = frozenset({STAGING, "_delta_log"})
-LOCATION_MAX: Final = 1_000
-"""How many characters a location may have. A worker makes the folders of one that it is to write to."""
 COMMIT_SECONDS_MAX: Final = 86_400
 RETENTION_SECONDS_MAX: Final = 365 * 86_400
 _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -165,10 +162,6 @@ def delta_schema(columns: Sequence[Column]) -> str:
 
 
 def _location(text: str | None) -> str:
-    if text is not None and len(text) > LOCATION_MAX:
-        raise ValueError(f"location has at most {LOCATION_MAX} characters")
-    if text is not None and not _OF_TABLES.isdisjoint(text.split("/")):
-        raise ValueError(f"location {text} is a folder of a Delta table's own")
     if text is not None and text.startswith(("s3://", "s3a://")):
         found = _OBJECT.fullmatch(text)
         if found is None:

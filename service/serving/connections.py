@@ -142,9 +142,14 @@ def is_away(error: psycopg.Error) -> bool:
     """Whether the server could not answer, as opposed to a refusal. A pool without a free connection counts as well."""
     if error.sqlstate is None:
         return isinstance(error, errors.OperationalError)
-    if NO_BUFFERS in str(error):
+    if is_crowded(error):
         return True
     return error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
+
+
+def is_crowded(error: psycopg.Error) -> bool:
+    """Whether readers hold all buffers of the server."""
+    return isinstance(error, errors.InternalError_) and NO_BUFFERS in str(error)
 
 
 def is_answered(error: Exception) -> bool:

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Final
 
 import psycopg
@@ -36,6 +35,7 @@ _PREPARE: Final = (
     "prepare ended(int) as select pg_terminate_backend($1)",
 )
 """What runs without a buffer once it was planned: no catalog is read, and the caches have the functions."""
+_BUFFERS: Final = "its transaction was open while all buffers of the server were held"
 _READERS: Final = "select oid, pg_get_userbyid(oid)::text from pg_roles where rolname ~ %(logins)s"
 """Puts each login into the connection's cache too: to end a session, Postgres looks whose it is."""
 _END: Final = f"""
@@ -70,7 +70,7 @@ class PostgresReadSessions:
 
     A transaction keeps a page of each open scan in the server's buffers. Postgres tells nobody who holds them, and with
     all of them held answers nobody. So the transactions of one login after the other end, those of the login with the
-    most first, until there are buffers: the last one held them.
+    most first, until there are buffers. A login is to blame only if no other one had a transaction.
     """
 
     def __init__(self, url: str, group: str, limits: SessionLimits) -> None:
@@ -91,7 +91,8 @@ class PostgresReadSessions:
         }
         self._connections: list[Connection] = []
         self._readers: Mapping[int, str] = {}
-        self._suspects: list[Ended] = []
+        self._suspects: set[str] = set()
+        """The logins that were ended since there are no buffers."""
 
     async def end_overdue(self) -> Sequence[Ended]:
         with translated():
@@ -102,9 +103,8 @@ class PostgresReadSessions:
                     return await self._end_next()
                 await self.close()
                 raise
-        held = [replace(one, reason="it held all buffers of the server", barred=True) for one in self._suspects[-1:]]
-        self._suspects = []
-        return held + [
+        self._suspects.clear()
+        return [
             Ended(pid, login, self._reasons[why], barred=why == "write") for pid, login, why, ended in rows if ended
         ]
 
@@ -135,17 +135,17 @@ class PostgresReadSessions:
         return await self._end(other, full=False)
 
     async def _end_next(self) -> Sequence[Ended]:
-        """End the transactions of the login that has the most, and was not suspected before."""
+        """End the transactions of the login that has the most, and was not ended before."""
         conn = self._connections[0]
         await conn.rollback()
         found = await self._open(conn)
-        known = {one.login for one in self._suspects}
-        counted = Counter(login for _, login in found if login not in known) or Counter(login for _, login in found)
-        most = max(counted, key=counted.__getitem__, default=None)
-        ended = [Ended(pid, login, "the server had no free buffers") for pid, login in found if login == most]
+        counted = Counter(login for _, login in found)
+        most = max(counted, key=lambda one: (one not in self._suspects, counted[one]), default="")
+        alone = len(counted) == 1 and not self._suspects
+        self._suspects.add(most)
+        ended = [Ended(pid, login, _BUFFERS, barred=alone) for pid, login in found if login == most]
         for one in ended:
             await conn.execute(trusted(f"execute ended({one.pid})"))
-        self._suspects += ended
         return ended
 
     async def _open(self, conn: Connection) -> Sequence[tuple[int, str]]:

@@ -81,7 +81,7 @@ async def test_i13_no_long_text_of_a_removed_relation_stays(stores: Stores) -> N
         jobs = [await add_created(tx, replace(new_table(name), statement=long)) for name in ("kept", "removed")]
         await tx.catalog.remove(jobs[1].relation)
         for _ in range(2):  # repeatable
-            await tx.cleanups.forget()
+            await tx.cleanups.done(jobs[1].relation)
         kept, removed = [await tx.jobs.get(job.id) for job in jobs]
         entry = await tx.catalog.named("kept")
     assert (kept and kept.statement, entry and entry.definition) == (long, long)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from service.domain.cutting import KEPT_CHARACTERS, cut
+from service.domain.cutting import cut
 from service.domain.errors import Conflict, NotFound
 from service.domain.fair_queue import Queued, Share
 from service.domain.graph import Line
@@ -148,21 +148,15 @@ class FakeCleanups:
 
     async def done(self, relation: RelationId) -> None:
         self.tables.cleanups.take(relation)
+        if row := self.tables.relations.get(relation):
+            self.tables.relations.put(relation, replace(row, definition=cut(row.definition)))
+            if found := self.tables.jobs.get(row.job):
+                kept = replace(found.job, statement=cut(found.job.statement))
+                self.tables.jobs.put(row.job, replace(found, job=kept))
 
     async def hold(self, relation: RelationId, reason: str) -> None:
         if one := self.tables.cleanups.get(relation):
             self.tables.cleanups.put(relation, replace(one, held=reason))
-
-    async def forget(self) -> None:
-        for relation, row in list(self.tables.relations.items()):
-            if not row.dropped:
-                continue
-            if len(row.definition) > 4 * KEPT_CHARACTERS:
-                self.tables.relations.put(relation, replace(row, definition=cut(row.definition)))
-            found = self.tables.jobs.get(row.job)
-            if found is not None and len(found.job.statement) > 4 * KEPT_CHARACTERS:
-                kept = replace(found, job=replace(found.job, statement=cut(found.job.statement)))
-                self.tables.jobs.put(row.job, kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize, Span
 from workers.connectors.delta_files import Files, Stamp
 from workers.connectors.port import RefusedRowError, RefusedTableError
+from workers.memory import allocated
 from workers.state_store.port import ArrowPage
 from workers.state_store.wire import read_schema
 
@@ -195,11 +195,6 @@ def _batch_rows(group: Any) -> int:
     """Return how many rows of a group a batch has."""
     width = max(group.total_byte_size, 1) / max(group.num_rows, 1)
     return max(1, min(BATCH_ROWS, int(BATCH_BYTES / width)))
-
-
-def allocated() -> int:
-    """Return how many bytes this process has in data, as its limit counts them: also what it never touched."""
-    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark import daemon
 
-from workers.memory import half_of_memory
+from workers.memory import allocated, half_of_memory
 
 _LOADED = (
     "adbc_driver_postgresql.dbapi",
@@ -29,7 +29,7 @@ doubled the time for copying pages of an external table. A collection at the end
 """
 
 TASK_BYTES: Final = max(1 << 30, half_of_memory() // 6)
-"""The most memory of a task's process (I13). Two tasks over rows of 500 kB had 2.6 GB each, and grew."""
+"""The most memory that a task's process may take (I13). Two tasks over rows of 500 kB had 2.6 GB each, and grew."""
 
 if __name__ == "__main__":
     for module in _LOADED:
@@ -38,5 +38,7 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
-    resource.setrlimit(resource.RLIMIT_DATA, (TASK_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    # Arrow has reserved a gigabyte already, which it does not use.
+    most, hard = allocated() + TASK_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     daemon.manager()

@@ -24,11 +24,15 @@ _SOCKETS_IN_BYTES: Final = 106 - len("/.sock") - 37
 a full stop, a UUID and `.sock`.
 """
 _NO_RULES: Final = (
+    "ConstantFolding",
+    "ConstantPropagation",
     "FoldablePropagation",
     "PropagateEmptyRelation",
     "PruneFilters",
+    "PushFoldableIntoBranches",
     "ReorderAssociativeOperator",
     "ReorderJoin",
+    "SimplifyConditionals",
 )
 """Rules that Spark's optimizer leaves out. `a + (b + 1)` stays as it is written: in another order a sum may not fit its
 type. And history is read even if no row can count, because its readers tell how far they came. Joins stay in the order

@@ -6,7 +6,6 @@ from typing import Any, Final
 from sqlalchemy import (
     ColumnElement,
     Row,
-    Table,
     and_,
     delete,
     exists,
@@ -18,7 +17,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
-from service.domain.cutting import KEPT_CHARACTERS
 from service.domain.job import JobState
 from service.meta_store.catalog.indexes import remove_indexes
 from service.meta_store.documents import among, called, cut, printable
@@ -35,10 +33,6 @@ from service.protocol.relation import Relation, RelationKind
 
 _READ: Final = (RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW)
 """The kinds that a job reads and that are not its own."""
-
-_STORED_BYTES: Final = 4 * KEPT_CHARACTERS
-"""Texts of removed relations that take more bytes are cut."""
-_AT_ONCE: Final = 1_000
 
 
 class PostgresCatalog(OnConnection):
@@ -159,29 +153,19 @@ class PostgresCleanups(OnConnection):
 
     async def done(self, relation: RelationId) -> None:
         await self._connection.execute(delete(cleanup).where(cleanup.c.relation == relation))
+        of_it, itself = job.c.relation == relation, relations.c.id == relation
+        await self._connection.execute(update(job).where(of_it).values(statement=cut(job.c.statement).element))
+        short = (
+            update(relations).where(itself, relations.c.dropped).values(definition=cut(relations.c.definition).element)
+        )
+        await self._connection.execute(short)
+        named = exists().where(view_reference.c.relation == relation)
+        gone = delete(relations).where(itself, relations.c.dropped, relations.c.kind == RelationKind.VIEW, ~named)
+        await self._connection.execute(gone)
 
     async def hold(self, relation: RelationId, reason: str) -> None:
         held = update(cleanup).where(cleanup.c.relation == relation).values(held=printable(reason))
         await self._connection.execute(held)
-
-    async def forget(self) -> None:
-        removed = select(relations.c.id).where(relations.c.dropped)
-        for table, text, gone in (
-            (job, job.c.statement, job.c.relation.in_(removed)),
-            (relations, relations.c.definition, relations.c.dropped),
-        ):
-            long = _some(table, gone, func.pg_column_size(text) > _STORED_BYTES)
-            await self._connection.execute(update(table).where(long).values({text: cut(text).element}))
-        left = select(cleanup.c.relation).union_all(select(view_reference.c.relation))
-        is_view = relations.c.kind == RelationKind.VIEW
-        views = _some(relations, relations.c.dropped, is_view, relations.c.id.not_in(left))
-        await self._connection.execute(delete(relations).where(views))
-
-
-def _some(table: Table, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Choose rows that nobody has locked, in the order of their ids."""
-    found = select(table.c.id).where(*conditions).order_by(table.c.id).limit(_AT_ONCE)
-    return table.c.id.in_(found.with_for_update(skip_locked=True))
 
 
 def _upstreams() -> ColumnElement[Any]:

@@ -225,8 +225,11 @@ async def _clean_up_some(world: World, aside: SetAside[RelationId], *, term: Ter
     found = len(left)
     aside.keep(left)
     free = [relation for relation in left if relation not in world.leading.starting]
-    due = sorted(aside.due(free, now=world.clock.now()), key=lambda one: left[one].held is not None)
-    for relation in due[:REMOVED_AT_ONCE]:
+    due = aside.due(free, now=world.clock.now())
+    first = [relation for relation in due if left[relation].held is None]
+    last = [relation for relation in due if left[relation].held is not None]
+    more = len(first) > REMOVED_AT_ONCE
+    for relation in first[:REMOVED_AT_ONCE] if more else (*first, *last):
         cleanup = left[relation]
         try:
             await world.state_store.tables.drop(relation, cleanup.name, term=term)
@@ -240,7 +243,7 @@ async def _clean_up_some(world: World, aside: SetAside[RelationId], *, term: Ter
         del left[relation]
     if len(left) < found:
         world.signals.notify(None)
-    return left if len(due) <= REMOVED_AT_ONCE else None
+    return None if more else left
 
 
 async def _not_removed(world: World, cleanup: Cleanup, error: str, aside: SetAside[RelationId], *, term: Term) -> None:

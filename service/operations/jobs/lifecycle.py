@@ -21,7 +21,7 @@ from service.operations.retrying import retried
 from service.operations.world import Context, World
 from service.ports.audit import Asker, itself
 from service.ports.meta_store import Transaction
-from service.ports.records import NewDml, NewJob
+from service.ports.records import NewDml, NewJob, NewSourceScan
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, SourceId
 from service.protocol.mutation import Stop
 from service.protocol.relation import COLUMNS_MAX, Relation, RelationKind
@@ -67,6 +67,9 @@ async def _create(world: Context, new: NewJob, *, asked_by: Asker) -> Asked:
         world.traces.asked_for_job(traceparent)
         new = replace(new, traceparent=traceparent)
     async with world.stores.begin(by=asked_by) as tx:
+        if any(isinstance(one, NewSourceScan) for one in new.fragments):
+            # One table of a source at a time: those of a caller are counted below.
+            await tx.catalog.hold(new.views)
         job = await tx.jobs.add(new, now=world.clock.now(), by=asked_by.actor)
         bind(job=job.id)
         await quotas.check_jobs(world, tx, asked_by, job)
@@ -91,8 +94,9 @@ async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
     """Wait until the job is Created and readable, as the foreground CREATE that made it does.
 
     Like every wait for a job here, it ends when the caller is `gone`, and the job goes on. A recovery within the first
-    30 s cancels the job and raises UnderRecovery, unless some job was to blame for it. Raises Refused when the job
-    failed, and Conflict when it was cancelled or its public view cannot be made.
+    30 s cancels the job and raises UnderRecovery, unless some job was to blame for it, or a statement that Postgres
+    could not stop. Raises Refused when the job failed, and Conflict when it was cancelled or its public view cannot be
+    made.
     """
     began = world.clock.monotonic()
     before: Recovered | None = None
@@ -106,7 +110,7 @@ async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
         if early and before is not None and last.generation != before.generation and not last.blamed:
             await cancel(world, [job], asked_by=itself("recovery"))
             raise UnderRecovery(last.reason)
-        # A recovery that a job caused does not cancel this one. That job fails with the reason if it causes more.
+        # A recovery that a job or a statement caused does not cancel this one. That fails with the reason.
         before = last
         return None
 
@@ -166,6 +170,7 @@ async def _seen(world: Context, wanted: Collection[JobId]) -> Mapping[JobId, Awa
         scans = await tx.fragments.scans(wanted)
         state = await tx.graphs.state(DATABASE_GRAPH)
         blamed = await tx.failures.blamed(DATABASE_GRAPH)
+        blamed = blamed or bool(await tx.statements.unstoppable(since=world.clock.now() - EARLY))
     recovered = Recovered(state.generation, state.last_error or "adhoc recovery", blamed)
     return {job.id: Awaited(job, scans.get(job.id, ()), recovered) for job in found}
 

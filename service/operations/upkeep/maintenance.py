@@ -88,7 +88,7 @@ async def _drop_staged(world: World, statements: Sequence[StatementId]) -> Seque
 @retried
 async def forget_past(world: Context, *, term: Term) -> None:
     """Delete the requests to workers that no caller can wait for any more, and the workers that ended long ago. Entries
-    of the audit trail, and tokens that ended, are kept for `KEPT`. Of what was dropped no long text stays.
+    of the audit trail, and tokens that ended, are kept for `KEPT`.
     """
     now = world.clock.now()
     async with world.stores.begin(term) as tx:
@@ -98,5 +98,3 @@ async def forget_past(world: Context, *, term: Term) -> None:
         await tx.workers.forget(now=now)
         await tx.tokens.forget_older(now - KEPT)
         await tx.audit.forget_older(now - KEPT)
-    async with world.stores.begin(term) as tx:
-        await tx.cleanups.forget()

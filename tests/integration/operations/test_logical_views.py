@@ -210,15 +210,11 @@ async def test_a_drop_asks_for_cascade_and_takes_all_that_reads(here: Here) -> N
     await here.run("DROP VIEW v CASCADE")
     assert await here.names() == []
     async with here.stores.begin() as tx:
-        await tx.cleanups.forget()
-    async with here.stores.begin() as tx:
         entry = await tx.catalog.named("m")
     assert entry is not None
     assert entry.state == "Dropping"
     assert await here.clean_up()
     assert await here.in_public() == {"t", "m"}
-    async with here.stores.begin() as tx:
-        await tx.cleanups.forget()
     # The other one is named by the view that is being dropped.
     assert await here.store.rows("select name from tidefill.relation where kind = 'view'") == [("w",)]
     await here.run(VIEW)

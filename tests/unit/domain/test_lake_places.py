@@ -6,7 +6,6 @@ import pytest
 
 from service.domain.errors import Invalid
 from service.domain.lake_places import ANYWHERE, LakeRoots, below, check_no_loop, check_purge, check_target, located
-from service.protocol.delta import place_of
 
 
 @pytest.mark.parametrize(
@@ -69,26 +68,26 @@ def test_i13_no_target_lies_in_the_folder_of_another_table(location: str) -> Non
 
 
 def test_i13_no_target_has_a_permitted_place_to_itself() -> None:
-    roots = LakeRoots(("/lake/", "s3://bucket"))
-    for location in ("/lake/a", "s3://bucket/a"):
+    roots = LakeRoots(("/lake/", "/lake/a/b", "s3://bucket"))
+    for location in ("/lake/b", "s3://bucket/a"):
         roots.check_target(location)
         ANYWHERE.check_target(location)
-    for location in ("/lake", "s3://bucket"):
+    for location in ("/lake", "/lake/a", "s3://bucket"):
         with pytest.raises(Invalid, match="choose a location below it"):
             roots.check_target(location)
 
 
 @pytest.mark.parametrize("part", ["_delta_log", "_tidefill"])
-@pytest.mark.parametrize("location", ["/lake/a/{}", "s3://bucket/a/{}/b", "file:///lake/{}/../b"])
+@pytest.mark.parametrize("location", ["/lake/a/{}", "s3://bucket/a/{}/b", "file:///lake/x/../{}/b"])
 def test_i13_no_table_lies_among_what_another_one_keeps(location: str, part: str) -> None:
     """A folder with the name of its next commit ended all commits of another caller's table."""
-    with pytest.raises(ValueError, match="is a folder of a Delta table's own"):
-        place_of({"location": location.format(part)})
+    with pytest.raises(Invalid, match="is a folder of a Delta table's own"):
+        ANYWHERE.check(located({"location": location.format(part)}))
 
 
 def test_i13_a_location_has_a_length() -> None:
-    with pytest.raises(ValueError, match="at most 1000 characters"):
-        place_of({"location": "/a" * 501})
+    with pytest.raises(Invalid, match="at most 1000 characters"):
+        ANYWHERE.check(located({"location": "/a" * 501}))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from service.ports.audit import Asker
 from service.ports.meta_store import Stores
 from service.ports.records import Claim
 from service.ports.signals import Topic
+from service.protocol.dml import Delete
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, Term
 from tests.support.fake_meta_store import FakeBegin, FakeStores
 from tests.support.http import PatientSignals, StillClock, UnheardSignals, world_of
@@ -43,6 +44,23 @@ class Recovering(PatientSignals):
         if self.clock.seconds > 600:
             raise StillWaiting
         await super().wait(timeout_seconds, topic=topic, since=since)
+
+
+async def test_i13_a_statement_that_postgres_cannot_stop_cancels_no_job_of_others() -> None:
+    """An INSERT of one caller ended each CREATE of others that waited."""
+    stores, clock = FakeStores(lambda: NOW), StillClock()
+    table, view = await table_and_view(stores)
+    async with stores.begin() as tx:
+        one = await tx.statements.reserve()
+        relation = await tx.catalog.get(table.relation)
+        assert relation is not None
+        await tx.statements.add(
+            Delete(id=one, relation=relation.relation, predicate="id = 1"), now=NOW, caller="mallory"
+        )
+        await tx.statements.given_up(one, now=NOW)
+    world = world_of(stores, clock=clock, signals=Recovering(clock, stores=stores))
+    with pytest.raises(StillWaiting):
+        await lifecycle.created(world, view.id)
 
 
 @pytest.mark.parametrize(

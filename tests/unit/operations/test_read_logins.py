@@ -67,7 +67,9 @@ async def test_n1_a_login_that_wrote_is_closed_for_some_time() -> None:
     assert await end_overdue(world, term=term) == 2
     logins.end.assert_awaited_once_with("t7")
     seven, eight = (Asker(f"token {number} (ci)", Role.VIEWER) for number in (7, 8))
-    with pytest.raises(Conflict, match="wrote, though it may only read: it is closed for 10 minutes"):
+    with pytest.raises(
+        Conflict, match="wrote, though it may only read, or held all buffers of the server: it is closed for 10 minutes"
+    ):
         await login(world, password=True, asked_by=seven)
     assert (await login(world, password=True, asked_by=eight)).user == "tidefill_read_t8"
     clock.seconds += 600
