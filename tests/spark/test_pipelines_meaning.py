@@ -85,15 +85,19 @@ def filled(spark: SparkSession) -> Iterator[SparkSession]:
         for row in ROWS
     ]
     names = ", ".join(f"`{column.name}`" for column in columns)
-    before = spark.conf.get("spark.sql.shuffle.partitions", None)
-    spark.conf.set("spark.sql.shuffle.partitions", 1)
+    # Frames such as 1 PRECEDING need Spark's own rules. The text of a user never reaches a worker's Spark.
+    own = {"spark.sql.shuffle.partitions": "1", "spark.sql.optimizer.excludedRules": ""}
+    before = {name: spark.conf.get(name, None) for name in own}
+    for name, value in own.items():
+        spark.conf.set(name, value)
     spark.sql(f"SELECT * FROM VALUES {', '.join(rows)} AS t({names})").createOrReplaceTempView("t")
     yield spark
     spark.catalog.dropTempView("t")
-    if before is None:
-        spark.conf.unset("spark.sql.shuffle.partitions")
-    else:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
 
 
 def alike(one: Rows, other: Rows) -> bool:

@@ -24,7 +24,6 @@ _SOCKETS_IN_BYTES: Final = 106 - len("/.sock") - 37
 a full stop, a UUID and `.sock`.
 """
 _NO_RULES: Final = (
-    "ConstantFolding",
     "ConstantPropagation",
     "FoldablePropagation",
     "PropagateEmptyRelation",
@@ -36,8 +35,9 @@ _NO_RULES: Final = (
 )
 """Rules that Spark's optimizer leaves out. `a + (b + 1)` stays as it is written: in another order a sum may not fit its
 type. And history is read even if no row can count, because its readers tell how far they came. Joins stay in the order
-that was chosen for them, because Spark would take what lets a task end (`workers.spark.killable`) out of them. What is
-the same in all rows is computed by tasks, which can be ended, and not while Spark plans (I13).
+that was chosen for them, because Spark would take what lets a task end (`workers.spark.killable`) out of them. No
+constant takes the place of a column, because Spark computes calls of constants while it plans, where nothing ends it
+(`service.sql.queries.folding`).
 """
 CONF: Final[Mapping[str, str]] = {
     # Loopback TCP buffers hold many more rows in flight than fit a slice. Unix domain sockets cut the flush to a

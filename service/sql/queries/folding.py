@@ -5,6 +5,7 @@ Its optimizer computes them in the driver, where no job runs that could be cance
 as well, and there they end at their time's limit.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from sqlglot import exp
@@ -17,28 +18,40 @@ _HARMLESS: Final = (
     exp.Cast, exp.Case, exp.If, exp.And, exp.Or, exp.Xor, exp.Coalesce, exp.Nullif, exp.Array, exp.Extract,
     exp.Greatest, exp.Least, exp.Pow, exp.AggFunc,
 )  # fmt: skip
-_LINEAR: Final = frozenset(
-    (
-        "abs", "ceil", "ceiling", "char_length", "concat", "coalesce", "date_part", "date_trunc", "exp", "floor",
-        "greatest", "least", "length", "ln", "lower", "make_date", "make_timestamp", "mod", "nullif", "octet_length",
-        "pi", "power", "round", "sign", "sqrt", "trunc", "upper",
-    )
-)  # fmt: skip
-"""Functions that take no longer than their arguments are long, and whose results are no longer than these."""
+CALLS_MAX: Final = 2
+CHARACTERS_MAX: Final = 200
+NUMBER_MAX: Final = 1_000
+"""So many calls with so long literals take no time. The number may be how often a text is repeated."""
 
 
 def check_folded(node: exp.Expr) -> None:
-    """Raise Invalid if a node calls a function with nothing but constants, and that may take long."""
-    if not _may_take_long(node):
+    """Raise Invalid if a node calls functions with nothing but constants, and they may take long."""
+    if not _is_call(node):
         return
-    for part in node.walk(prune=lambda one: one is not node and _may_take_long(one)):
-        if isinstance(part, exp.Column) or (part is not node and _may_take_long(part)):
-            # An inner call is checked by itself.
-            return
-    raise Invalid("only the state store computes a call of constants, once for all rows: write its result instead")
+    parts = list(_parts(node))
+    if any(isinstance(part, exp.Column) for part in parts):
+        return
+    literals = [part for part in parts if isinstance(part, exp.Literal)]
+    calls = sum(map(_is_call, parts)) <= CALLS_MAX and not any(isinstance(part, _PATTERNS) for part in parts)
+    texts = sum(len(str(one.this)) for one in literals) <= CHARACTERS_MAX
+    if not (calls and texts and all(_is_small(one) for one in literals)):
+        raise Invalid("only the state store computes long calls of constants: write their result instead")
 
 
-def _may_take_long(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Anonymous):
-        return called_name(node) not in _LINEAR
+def _parts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield what a value is made of. Spark takes only the first value of a `coalesce` that begins with a constant."""
+    yield node
+    below = list(node.iter_expressions())
+    is_coalesce = isinstance(node, exp.Coalesce) or (
+        isinstance(node, exp.Anonymous) and called_name(node) == "coalesce"
+    )
+    for one in below[:1] if is_coalesce and below[0].find(exp.Column) is None else below:
+        yield from _parts(one)
+
+
+def _is_call(node: exp.Expr) -> bool:
     return isinstance(node, _PATTERNS) or (isinstance(node, exp.Func) and not isinstance(node, _HARMLESS))
+
+
+def _is_small(literal: exp.Literal) -> bool:
+    return bool(literal.is_string) or float(str(literal.this)) <= NUMBER_MAX

@@ -333,8 +333,7 @@ def _bound(spec: exp.Expr, side: str, kind: str) -> str:
     if isinstance(value, exp.Expr):
         if kind != "ROWS":
             raise Invalid("only the state store computes such a frame of a window")
-        # Spark takes "1 preceding" for a number only after it has computed constants, which it does not here.
-        return f"-{number_of(value)} FOLLOWING" if where == "PRECEDING" else f"{number_of(value)} {where}"
+        return f"{number_of(value)} {where}"
     return " ".join(filter(None, [str(value or "CURRENT ROW"), where]))
 
 
