@@ -6,6 +6,7 @@ as well, and there they end at their time's limit.
 """
 
 from collections.abc import Iterator
+from math import prod
 from typing import Final
 
 from sqlglot import exp
@@ -20,8 +21,11 @@ _HARMLESS: Final = (
 )  # fmt: skip
 CALLS_MAX: Final = 2
 CHARACTERS_MAX: Final = 200
-NUMBER_MAX: Final = 1_000
-"""So many calls with so long literals take no time. The number may be how often a text is repeated."""
+PATTERN_MAX: Final = 30
+NUMBERS_MAX: Final = 200_000
+"""So many calls with so long literals take no time, nor does a pattern with its text. The product of all numbers may be
+how often a text is repeated.
+"""
 
 
 def check_folded(node: exp.Expr) -> None:
@@ -32,9 +36,10 @@ def check_folded(node: exp.Expr) -> None:
     if any(isinstance(part, exp.Column) for part in parts):
         return
     literals = [part for part in parts if isinstance(part, exp.Literal)]
-    calls = sum(map(_is_call, parts)) <= CALLS_MAX and not any(isinstance(part, _PATTERNS) for part in parts)
-    texts = sum(len(str(one.this)) for one in literals) <= CHARACTERS_MAX
-    if not (calls and texts and all(_is_small(one) for one in literals)):
+    most = PATTERN_MAX if any(isinstance(part, _PATTERNS) for part in parts) else CHARACTERS_MAX
+    texts = sum(len(str(one.this)) for one in literals if one.is_string)
+    numbers = prod(max(float(str(one.this)), 1.0) for one in literals if not one.is_string)
+    if sum(map(_is_call, parts)) > CALLS_MAX or texts > most or numbers > NUMBERS_MAX:
         raise Invalid("only the state store computes long calls of constants: write their result instead")
 
 
@@ -51,7 +56,3 @@ def _parts(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def _is_call(node: exp.Expr) -> bool:
     return isinstance(node, _PATTERNS) or (isinstance(node, exp.Func) and not isinstance(node, _HARMLESS))
-
-
-def _is_small(literal: exp.Literal) -> bool:
-    return bool(literal.is_string) or float(str(literal.this)) <= NUMBER_MAX
