@@ -139,8 +139,7 @@ class Cluster:
         log = self.home / "log" / "start.log"
         for attempt in range(_PORT_TRIES):
             chosen = port or _free_port(self.home / "port" if attempt == 0 else None)
-            configured = {**settings, "port": str(chosen)}
-            self._configure({**configured, "max_stack_depth": _STACK_AT_START}, _NESTED)
+            self._configure({**settings, "port": str(chosen)})
             wait = ("--wait", "--timeout", str(_START_SECONDS), "--silent")
             try:
                 self._call("pg_ctl", "start", *wait, "--pgdata", self.directory, "--log", log, before=_bounded())
@@ -150,7 +149,7 @@ class Cluster:
                     continue
                 raise EmbeddedPostgresFailed(f"{failure}\n{_last_words(self.home / 'log')}") from None
             try:
-                self._configure({**configured, "max_stack_depth": _STACK})
+                self._write({"stack.conf": f"max_stack_depth = '{_STACK}'\n", "pg_ident.conf": ""})
                 self._call("pg_ctl", "reload", "--silent", "--pgdata", self.directory)
             except BaseException:
                 self.shut_down()
@@ -178,12 +177,17 @@ class Cluster:
                 _log.warning("embedded_postgres.not_shut_down", directory=str(self.directory), error=str(failure))
         end_orphans(self.directory)
 
-    def _configure(self, settings: Mapping[str, str], users: str = "") -> None:
+    def _configure(self, settings: Mapping[str, str]) -> None:
         chosen = {**_SETTINGS, **settings}
         if "--with-lz4" in self.account.run([self.programs / "pg_config", "--configure"], timeout_seconds=60).stdout:
             chosen.setdefault("wal_compression", "lz4")
         lines = "".join(f"{name} = '{value}'\n" for name, value in chosen.items())
-        for name, text in (("postgresql.conf", lines), ("pg_hba.conf", _HOST_RULES), ("pg_ident.conf", users)):
+        stack = f"max_stack_depth = '{_STACK_AT_START}'\n"
+        self._write({"postgresql.conf": f"{lines}include 'stack.conf'\n", "stack.conf": stack})
+        self._write({"pg_hba.conf": _HOST_RULES, "pg_ident.conf": _NESTED})
+
+    def _write(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
             write_private(self.directory / name, text)
             self.account.own(self.directory / name)
 

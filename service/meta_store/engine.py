@@ -14,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from service.domain.errors import Deadlocked, Invalid, Unavailable
-from service.protocol.answering import NO_BUFFERS
+from service.protocol.answering import is_crowded
 
 POOL_SIZE: Final = 15
 """Transactions are short, so more connections would only move the queue from the pool into Postgres. The pool keeps
@@ -108,7 +108,7 @@ def translated() -> Generator[None]:
         kind = Deadlocked if isinstance(error.orig, _ROLLED_BACK) else Unavailable
         raise kind(f"the meta store did not answer: {_first_line(error)}") from error
     except DBAPIError as error:
-        if isinstance(error.orig, psycopg.errors.InternalError_) and NO_BUFFERS in str(error.orig):
+        if isinstance(error.orig, psycopg.Error) and is_crowded(error.orig.sqlstate, str(error.orig)):
             raise Deadlocked(f"the meta store did not answer: {_first_line(error)}") from error
         if not error.connection_invalidated:
             raise

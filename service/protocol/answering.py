@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 WORDS_MAX: Final = 500
 """Characters of a server's message that are kept in reports, events, logs and answers."""
 NO_BUFFERS: Final = "no unpinned buffers available"
-"""A server of Postgres says so, as of an internal error, while readers hold a page in each of its buffers."""
+_INTERNAL: Final = "XX000"
 _BYTES_RECEIVED_AT: Final = 128
 TCP_INFO_BYTES: Final = _BYTES_RECEIVED_AT + 8
 """How many bytes of `tcp_info` a caller requests, so that `bytes_received` can read its counter."""
@@ -27,6 +27,11 @@ class UnansweredError(Exception):
 
 class LateError(UnansweredError):
     """A server did not answer in time."""
+
+
+def is_crowded(sqlstate: str | None, message: str) -> bool:
+    """Whether a server of Postgres says that readers hold a page in each of its buffers."""
+    return sqlstate == _INTERNAL and NO_BUFFERS in message
 
 
 def bounded(

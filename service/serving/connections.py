@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from service.domain.cutting import KEPT_CHARACTERS
 from service.domain.errors import Conflict, Exhausted, Invalid, Unavailable
-from service.protocol.answering import NO_BUFFERS
+from service.protocol.answering import is_crowded
 
 Connection = psycopg.AsyncConnection[TupleRow]
 Pool = AsyncConnectionPool[Connection]
@@ -142,14 +142,8 @@ def is_away(error: psycopg.Error) -> bool:
     """Whether the server could not answer, as opposed to a refusal. A pool without a free connection counts as well."""
     if error.sqlstate is None:
         return isinstance(error, errors.OperationalError)
-    if is_crowded(error):
-        return True
-    return error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
-
-
-def is_crowded(error: psycopg.Error) -> bool:
-    """Whether readers hold all buffers of the server."""
-    return isinstance(error, errors.InternalError_) and NO_BUFFERS in str(error)
+    busy = error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
+    return busy or is_crowded(error.sqlstate, str(error))
 
 
 def is_answered(error: Exception) -> bool:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import errors
 
 from service.domain.sessions import Ended, SessionLimits
-from service.protocol.answering import NO_BUFFERS
+from service.protocol.answering import is_crowded
 from service.serving.connections import OWNER_SETTINGS, Connection, translated, trusted, with_settings
 from service.serving.sessions import END_MS, until_ended
 
@@ -34,7 +34,7 @@ _PREPARE: Final = (
     select pid, usesysid from pg_stat_get_activity(null) where usesysid = any($1) and xact_start is not null""",
     "prepare ended(int) as select pg_terminate_backend($1)",
 )
-"""What runs without a buffer once it was planned: no catalog is read, and the caches have the functions."""
+"""These statements run without a buffer once they were planned: they read no catalog, and caches have the functions."""
 _BUFFERS: Final = "its transaction was open while all buffers of the server were held"
 _READERS: Final = "select oid, pg_get_userbyid(oid)::text from pg_roles where rolname ~ %(logins)s"
 """Puts each login into the connection's cache too: to end a session, Postgres looks whose it is."""
@@ -99,7 +99,7 @@ class PostgresReadSessions:
             try:
                 rows = await self._look()
             except psycopg.Error as error:
-                if NO_BUFFERS in str(error) and len(self._connections) == 2:
+                if is_crowded(error.sqlstate, str(error)) and len(self._connections) == 2:
                     return await self._end_next()
                 await self.close()
                 raise

@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 
 from tests.support.bystander import Bystander
 from tests.support.drops import rows
+from tests.support.postgres import is_over
 from tests.support.service import PATIENT, ProblemError, Service
 from tests.support.waiting import until
 
@@ -77,19 +78,11 @@ def test_s3_a_login_ends_with_its_token(service: Service) -> None:
         dsn = login_of(caller)
         reading = psycopg.connect(dsn, autocommit=True)
         reading.execute("set statement_timeout = 0")
-    until(lambda: _is_over(reading), what="the session of the revoked token ends")
+    until(lambda: is_over(reading), what="the session of the revoked token ends")
     reading.close()
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(dsn)
     until(lambda: not service.stored("select from pg_roles where rolname ~ '^tidefill_read_t'"), what="no role is left")
-
-
-def _is_over(session: psycopg.Connection) -> bool:
-    try:
-        session.execute("select 1")
-    except psycopg.OperationalError:
-        return True
-    return False
 
 
 def test_s4_slow_queries_of_one_caller_fail_none_of_another(service: Service, bystander: Bystander) -> None:

@@ -14,7 +14,7 @@ def planned(spark: SparkSession, query: str) -> str:
 
 
 def test_i13_conditions_over_many_columns_under_other_names(spark: SparkSession) -> None:
-    """What follows from a condition was searched for under all names: 22 columns took minutes, and each doubled it."""
+    """Spark searched consequences of a condition under all names: 22 columns took minutes, and each doubled it."""
     columns = [f"c{number}" for number in range(40)]
     inner = ", ".join(f"id + {number} as {name}" for number, name in enumerate(columns))
     outer = ", ".join(f"a.{name} as x{name}" for name in columns)

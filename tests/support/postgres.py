@@ -49,6 +49,15 @@ def fresh_database(server_url: str, *, like: str = "template1") -> Generator[str
             until(lambda: _dropped(connection, name), what=f"no session uses {name}")
 
 
+def is_over(session: psycopg.Connection) -> bool:
+    """Whether the server has ended a session."""
+    try:
+        session.execute("select 1")
+    except psycopg.OperationalError:
+        return True
+    return False
+
+
 def _dropped(connection: psycopg.Connection[Any], name: str) -> bool:
     """Drop a database. A session that is busy with a large value may outlive the wait of FORCE."""
     try:

@@ -13,7 +13,7 @@ from workers.state_store.port import Pages
 
 PAGE_ROWS: Final = 20_000
 PAGE_ROWS_FIRST: Final = 500
-"""What a row takes is not known yet."""
+"""The first page tells how many bytes a row takes."""
 PAGE_BYTES: Final = 32 << 20
 """About how many bytes a page has, so that a task holds no more of rows with long values (I8)."""
 

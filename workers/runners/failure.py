@@ -6,7 +6,7 @@ from typing import Final
 
 from psycopg import errors
 
-from service.protocol.answering import NO_BUFFERS
+from service.protocol.answering import is_crowded
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
 from service.protocol.relation import Relation
 from workers.connectors.port import RefusedRowError, RefusedTableError
@@ -65,8 +65,6 @@ _DOUBTFUL: Final = ("23505", "3F", "42501", "427", "42P0", "53000", "53200", "XX
 """An object that is not there, no room in the lock table, an internal error: the moment may be the cause, or a value
 (`x::regclass`). A job that fails so repeatedly is failed. All other states are about values, or about the query.
 """
-_CROWDED: Final = (errors.InternalError_.sqlstate, NO_BUFFERS)
-"""Readers hold all buffers."""
 KEY_SECONDS: Final = 30.0
 """How long the keys of failing rows are searched for, for all jobs that failed in an epoch together. It takes a dozen
 jobs of Spark: a second or two, and more on a busy machine.
@@ -175,7 +173,7 @@ def explain(error: BaseException) -> tuple[bool, str]:
 
 def _is_doubtful(error: BaseException) -> bool:
     refusals = _refusals(error, str(error))
-    return any(state.startswith(_DOUBTFUL) and (state, said) != _CROWDED for said, state in refusals)
+    return any(state.startswith(_DOUBTFUL) and not is_crowded(state, said) for said, state in refusals)
 
 
 def _exhausted(text: str, kills: MemoryKills) -> bool:

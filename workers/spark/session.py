@@ -66,7 +66,7 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{one}" for one in _NO_RULES
     ),
-    # What follows from a condition takes time exponential in the names that its columns have (I13).
+    # Spark would search what follows from a condition, in time exponential in the names of its columns (I13).
     "spark.sql.constraintPropagation.enabled": "false",
     # The text of users' views runs here: no variable substitution, no reading of files by path.
     "spark.sql.variable.substitute": "false",

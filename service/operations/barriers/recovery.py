@@ -218,7 +218,7 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
 async def _clean_up_some(world: World, aside: SetAside[RelationId], *, term: Term) -> Collection[RelationId] | None:
     """Remove the newest relations. Return what is left, or None if more of it is due.
 
-    What is dropped meanwhile comes before the rest: a DROP waited 40 s for the 1,400 views of another caller.
+    Relations that are dropped meanwhile come before the rest: a DROP waited 40 s for another caller's 1,400 views.
     """
     async with world.stores.begin(term) as tx:
         left = {cleanup.relation: cleanup for cleanup in await tx.cleanups.all()}

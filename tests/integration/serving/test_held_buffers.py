@@ -9,6 +9,7 @@ from service.domain.sessions import SessionLimits
 from service.embedded.postgres import EmbeddedPostgres
 from service.protocol.answering import NO_BUFFERS
 from service.serving.read_sessions import open_read_sessions
+from tests.support.postgres import is_over
 from tests.support.run_directories import run_directory
 from tests.support.waiting import until
 
@@ -52,14 +53,6 @@ def held(url: str, reader: str, sessions: int) -> list[psycopg.Connection]:
     return opened
 
 
-def is_open(connection: psycopg.Connection) -> bool:
-    try:
-        connection.execute("select 1")
-    except psycopg.Error:
-        return False
-    return True
-
-
 async def test_i13_a_reader_that_holds_all_buffers_ends_and_is_closed(url: str) -> None:
     """A viewer did so to 512 MB within seconds, and each call of everybody failed for as long as it liked."""
     async with open_read_sessions(url, "reading", SessionLimits()) as sessions:
@@ -70,8 +63,8 @@ async def test_i13_a_reader_that_holds_all_buffers_ends_and_is_closed(url: str) 
             asking.execute(everywhere)
         ended = await sessions.end_overdue()
         assert {(one.login, one.barred) for one in ended} == {("reading_a", False)}
-        until(lambda: not any(is_open(one) for one in holding), what="they have ended")
-        assert all(is_open(one) for one in harmless)
+        until(lambda: all(is_over(one) for one in holding), what="they have ended")
+        assert not any(is_over(one) for one in harmless)
         for one in harmless:
             one.close()
         with psycopg.connect(url, autocommit=True) as asking:
@@ -82,4 +75,4 @@ async def test_i13_a_reader_that_holds_all_buffers_ends_and_is_closed(url: str) 
         while not ended:
             ended += await sessions.end_overdue()
         assert {(one.login, one.barred) for one in ended} == {("reading_a", True)}, "no other one was there"
-        until(lambda: not any(is_open(one) for one in holding), what="they have ended")
+        until(lambda: all(is_over(one) for one in holding), what="they have ended")
