@@ -143,10 +143,13 @@ def test_i12_i14_views_in_a_lake_follow_and_are_followed(service: Service, tmp_p
     assert in_lake(lake / "placed")
     assert not list((lake / "placed" / "_tidefill").glob("*"))
     assert "tidefill writes, and mirror has none" in str(service.refused("DROP TABLE mirror PURGE"))
-    inner = f"USING delta LOCATION '{lake / 'joined' / 'inner'}' WITH (commit_interval = '200 ms')"
-    service.run(f"CREATE MATERIALIZED VIEW inner_orders {inner} AS SELECT id, kind FROM orders")
+    inner = lake / "joined" / "inner"
+    nested = f"CREATE MATERIALIZED VIEW inner_orders USING delta LOCATION '{inner}' AS SELECT id, kind FROM orders"
+    assert "none lies in the folder of another" in str(service.refused(nested))
+    write_deltalake(inner, rows(1, 5), configuration=FED)
+    service.run(f"CREATE TABLE inner_sales (*, PRIMARY KEY (id)) WITH (connector = 'deltalake', location = '{inner}')")
     assert "another table lies at" in str(service.refused("DROP MATERIALIZED VIEW joined CASCADE PURGE"))
-    service.run("DROP MATERIALIZED VIEW inner_orders PURGE")
+    service.run("DROP TABLE inner_sales")
     assert service.run("DROP MATERIALIZED VIEW joined CASCADE PURGE")["notices"] == []
     assert not [*(lake / "joined").iterdir()]
 
