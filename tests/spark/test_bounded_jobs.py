@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from tests.support.waiting import until
 from workers.engines.spark import project
 from workers.queries.projection import ProjectionPlan
 from workers.runners.failure import explain
+from workers.spark import bounded
 from workers.spark.bounded import bounded_jobs
 from workers.spark.killable import killable
 from workers.state_store.port import TooSlowError
@@ -62,6 +63,31 @@ def test_i13_a_projection_that_is_cancelled_leaves_its_slot(spark: SparkSession)
     with pytest.raises(TooSlowError), bounded_jobs(spark, 3_000, 3.0):
         project(read, plan).selectExpr("max(m)").collect()
     _no_task_runs(spark)
+
+
+def _endless(spark: SparkSession) -> DataFrame:
+    """Return rows whose plan takes minutes: Spark computes constants in the driver, while it optimizes."""
+    long = "repeat('b', 16000000)"
+    for _ in range(150):
+        long = f"translate({long}, 'abcdefgh', 'bcdefgha')"
+    return spark.sql(f"select length({long}) as n")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_i13_a_plan_that_is_made_for_too_long_is_stopped(spark: SparkSession, *, wanted: bool) -> None:
+    """No job runs meanwhile that could be cancelled. The thread goes on with the next plan."""
+    seconds = 3.0 if wanted else None
+    with pytest.raises(TooSlowError), bounded_jobs(spark, 3_000, seconds, lambda: wanted):
+        _endless(spark).collect()
+    assert spark.sql("select 1 as one").collect()[0].one == 1
+
+
+def test_i13_no_plan_is_made_for_ever(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "PLANNING_SECONDS", 6)
+    with pytest.raises(TooSlowError), bounded_jobs(spark, 3_000, None):
+        _endless(spark).collect()
+    with bounded_jobs(spark, 3_000, None):
+        spark.sql("select max(length(repeat(cast(id as string), 100000))) from range(3000)").collect()
 
 
 def test_another_error_stays_what_it_is(spark: SparkSession) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 def idle_spark() -> Any:
     """Return a session on this machine."""
     scheduler = SimpleNamespace(numTotalJobs=lambda: 0)
+    thread = SimpleNamespace(getState=lambda: SimpleNamespace(name=lambda: "WAITING"), interrupted=_ignored)
+    threads = SimpleNamespace(currentThread=lambda: thread)
     return SimpleNamespace(
+        _jvm=SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Thread=threads))),
         sparkContext=SimpleNamespace(
             master="local[2]",
             defaultParallelism=2,
@@ -19,7 +22,7 @@ def idle_spark() -> Any:
             removeJobTag=_ignored,
             setInterruptOnCancel=_ignored,
             _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(dagScheduler=lambda: scheduler)),
-        )
+        ),
     )
 
 

@@ -70,7 +70,9 @@ class EngineTurns:
             with (
                 self._charged(epoch, scan.job, since=began, changes=changes, page=not history_over),
                 epoch.stores.noting_slow(scan.job, epoch.clock, history=not history_over),
-                bounded_jobs(self.spark, limit, allowed if name is Engine.SPARK else None),
+                bounded_jobs(self.spark, limit, allowed, lambda: not self.ended)
+                if name is Engine.SPARK
+                else nullcontext(),
             ):
                 outcomes = engine.run(task)
             # A job of another graph that ran meanwhile is counted for both.

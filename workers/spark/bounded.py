@@ -1,17 +1,33 @@
-"""Count the jobs of Spark, and bound how long those may take that compute changes: everybody waits for them (I13)."""
+"""Count the jobs of Spark, and bound how long jobs and their plans may take: everybody waits for them (I13).
 
+Spark's own means end a job only while its tasks run. While it analyzes, optimizes or generates code, nothing ends it,
+and some plans take years. Such a thread of the JVM is stopped.
+"""
+
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import structlog
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from workers.state_store.port import TooSlowError
 
 _TAG: Final = "tidefill-bounded-{}"
 _AGAIN_SECONDS: Final = 1.0
+PLANNING_SECONDS: Final = 60
+"""For so long one plan may be made without a break, also where its jobs may take as long as they like."""
+STOPPED_FROM: Final = 5
+"""A plan is stopped after so many seconds at least: most end by themselves, after which the job is cancelled."""
+_PLANNER: Final = "org.apache.spark.sql.catalyst."
+_LOADING: Final = ("java.lang.ClassLoader", "java.lang.invoke.", "java.lang.Class")
+
+log = structlog.get_logger("spark")
 
 
 def jobs_begun(spark: SparkSession) -> int:
@@ -24,24 +40,24 @@ def jobs_begun(spark: SparkSession) -> int:
 def bounded_jobs(
     spark: SparkSession, limit_ms: int, seconds: float | None, wanted: Callable[[], bool] = lambda: True
 ) -> Generator[None]:
-    """Cancel the jobs of this thread that still run after so many seconds, and raise TooSlowError. None: any.
+    """Cancel the jobs and plans of this thread that still run after so many seconds, and raise TooSlowError. None: any.
 
-    The same happens when they are not `wanted` any more, which is asked about once a second. `limit_ms` is the
-    parameter that users know (`stage_timeout_ms`).
+    The same happens when they are not `wanted` any more, which is asked about once a second, and when Spark plans for
+    `PLANNING_SECONDS`. `limit_ms` is the parameter that users know (`stage_timeout_ms`).
     """
-    if seconds is None:
-        yield
-        return
     context, tag = spark.sparkContext, _TAG.format(threading.get_ident())
     over, late = threading.Event(), threading.Event()
+    planner = _Planner.of(spark)
 
     def watch() -> None:
-        ends = _monotonic() + seconds
+        ends = _monotonic() + (math.inf if seconds is None else seconds)
         while not over.wait(_AGAIN_SECONDS if late.is_set() else min(max(ends - _monotonic(), 0), _AGAIN_SECONDS)):
-            if late.is_set() or _monotonic() >= ends or not wanted():
+            planner.look()
+            if late.is_set() or _monotonic() >= ends or planner.looks >= PLANNING_SECONDS or not wanted():
                 late.set()
                 # A job that begins just now is cancelled by the next call.
                 context.cancelJobsWithTag(tag)
+                planner.stop()
 
     context.setInterruptOnCancel(True)
     context.addJobTag(tag)
@@ -50,11 +66,52 @@ def bounded_jobs(
         yield
     except Exception as error:
         if late.is_set():
+            # A thread that was stopped counts as interrupted, and its next job would fail.
+            planner.thread.interrupted()
             raise TooSlowError(limit_ms) from error
         raise
     finally:
         over.set()
         context.removeJobTag(tag)
+
+
+@dataclass
+class _Planner:
+    """The thread of the JVM that makes the plans of a thread of Python."""
+
+    thread: Any
+    looks: int = field(default=0, init=False)
+    """How many looks in a row, one a second, found it making a plan."""
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> "_Planner":
+        """Return that of this thread. PySpark pins each thread to one of the JVM."""
+        jvm: Any = spark._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way
+        return cls(jvm.java.lang.Thread.currentThread())
+
+    def look(self) -> None:
+        """Look whether it makes a plan. While it waits for a job, it waits; between two calls, it has no such frame."""
+        self.looks = self.looks + 1 if any(name.startswith(_PLANNER) for name, _ in self._frames()) else 0
+
+    def stop(self) -> None:
+        """End the plan that it makes, if it makes one for long. Its locks are released on the way.
+
+        A class whose initialization is stopped could not be used any more, so that the next look decides then.
+        """
+        frames = self._frames() if self.looks >= STOPPED_FROM else []
+        if not frames or any(method == "<clinit>" or name.startswith(_LOADING) for name, method in frames):
+            return
+        log.warning("spark.plan_stopped", seconds=self.looks)
+        try:
+            self.thread.stop()
+        except Py4JError:
+            log.exception("spark.plan_not_stopped")  # From Java 20 on no thread ends another.
+
+    def _frames(self) -> list[tuple[str, str]]:
+        """Return the class and the method of each of its frames, if it computes."""
+        if self.thread.getState().name() != "RUNNABLE":
+            return []
+        return [(one.getClassName(), one.getMethodName()) for one in self.thread.getStackTrace()]
 
 
 def _monotonic() -> float:
