@@ -4,6 +4,7 @@ A claim is valid while its holder renews it. A repeated call that takes over a l
 A slow former holder can then neither accept a statement nor store a response.
 """
 
+import secrets
 from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -24,6 +25,7 @@ KEPT_FOR: Final = timedelta(hours=24)
 KEPT_BYTES: Final = 32 << 20
 """The size of one caller's answered keys that are kept, the newest. They are about 60,000."""
 _TRIM_EVERY: Final = 1_000
+"""A caller is trimmed after so many claims on average: by chance, because others could take each thousandth number."""
 _TRIM: Final = text("""
 delete from tidefill.idempotency_key where key in (
     select key from (
@@ -54,7 +56,7 @@ class PostgresKeys(OnConnection):
         await self._connection.execute(_ADOPT, {"key": key, "unscoped": unscoped, "fingerprint": fingerprint})
         claimed = (await self._connection.execute(_claim(key, fingerprint, now, hold))).first()
         if claimed is not None:
-            if claimed.claim % _TRIM_EVERY == 0:
+            if secrets.randbelow(_TRIM_EVERY) == 0:
                 await self._connection.execute(_TRIM, {"caller": caller, "kept": KEPT_BYTES})
             return Claim(key, claimed.claim, None if claimed.statement is None else StatementId(claimed.statement))
         stored = select(idempotency_key.c.fingerprint, idempotency_key.c.response).where(idempotency_key.c.key == key)

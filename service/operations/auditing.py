@@ -8,7 +8,7 @@ from typing import Final
 
 from service.domain.errors import Forbidden
 from service.domain.roles import Role, permits
-from service.operations.world import Context, World
+from service.operations.world import World
 from service.ports.audit import Asker, AuditEntry, Outcome
 
 KEPT: Final = timedelta(days=90)
@@ -46,10 +46,10 @@ def first_word(statement: str) -> str:
 
 
 async def entries(
-    world: Context, *, limit: int, before: int | None, discreet: bool, actor: str | None, target: str | None
+    world: World, *, limit: int, before: int | None, discreet: bool, actor: str | None, target: str | None
 ) -> AuditPage:
     """Return the newest entries before `before`, newest first. `discreet`: also those that only admins see."""
-    async with world.stores.begin() as tx:
+    async with world.calls.long_pages.turn(), world.stores.begin() as tx:
         found = await tx.audit.newest(before=before, limit=limit + 1, discreet=discreet, actor=actor, target=target)
     shown = tuple(found[:limit])
     return AuditPage(shown, str(shown[-1].id) if len(found) > limit else None)

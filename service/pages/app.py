@@ -159,14 +159,14 @@ def _acts(action: Action):  # noqa: ANN202 - see above
             notice = Notice("done", text)
         except MetaError as error:
             notice = Notice("refused", error.message)
-        return leads(request, form.get("back") or action.to.format(**given), notice)
+        return leads(request, form.get("back") or action.to.format(**given), notice, owner=asked_by.actor)
 
     return act
 
 
-def leads(request: Request, to: str, notice: Notice) -> Response:
+def leads(request: Request, to: str, notice: Notice, *, owner: str) -> Response:
     """Return the redirection to a page of this service, which then shows the notice."""
-    key = cast("Notices", request.app.state.notices).put(notice)
+    key = cast("Notices", request.app.state.notices).put(notice, owner=owner)
     path = logins.inside(to)
     address = f"{path}{'&' if '?' in path else '?'}{PARAMETER}={key}"
     return RedirectResponse(f"{request.state.base}{address}", 303)

@@ -1,36 +1,36 @@
-"""Keep values of browsers in the memory of the process: at most so many, the oldest is forgotten first."""
+"""Keep values of browsers in the memory of the process: at most so many, of those with most the oldest goes first."""
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Bounded(Generic[T]):
-    """Values by key. A new one beyond `size_max` replaces the oldest one."""
+    """Values by key, each of an owner. A new one beyond `size_max` replaces the oldest of the owner that has most, so
+    that nobody makes those of others go (I13).
+    """
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
-        self._kept: OrderedDict[str, T] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
+        self._kept: dict[str, tuple[str, T]] = {}
 
     def get(self, key: str) -> T | None:
         """Return the value, or None if there is none or it was forgotten."""
-        return self._kept.get(key)
+        found = self._kept.get(key)
+        return None if found is None else found[1]
 
-    def put(self, key: str, value: T) -> None:
+    def put(self, key: str, value: T, *, owner: str) -> None:
         """Keep a value as the newest one."""
-        self._kept.pop(key, None)
-        self._kept[key] = value
-        while len(self._kept) > self.size_max:
-            self._kept.popitem(last=False)
+        self.forget(key)
+        self._kept[key] = owner, value
+        if len(self._kept) > self.size_max:
+            ((most, _),) = Counter(one for one, _ in self._kept.values()).most_common(1)
+            self.forget(next(old for old, (one, _) in self._kept.items() if one == most))
 
-    def items(self) -> Sequence[tuple[str, T]]:
-        """Return what is kept, oldest first."""
-        return tuple(self._kept.items())
+    def newest(self, prefix: str) -> T | None:
+        """Return the newest value whose key begins so."""
+        return next((one for key, (_, one) in reversed(self._kept.items()) if key.startswith(prefix)), None)
 
     def forget(self, key: str) -> None:
         """Forget a value, if it is kept."""

@@ -34,15 +34,15 @@ async def log_in(request: Request) -> Response:
     """Begin a session for the bearer of a token, and go on to where the browser came from."""
     form: dict[str, str] = request.state.form
     token, after = form.get("token", "").strip(), inside(form.get("next", "/"))
-    fault = _PLAIN if _is_plain(request) else None
+    known, fault = None, _PLAIN if _is_plain(request) else None
     if fault is None:
         credentials = cast("Credentials", request.app.state.credentials)
-        known = 0 < len(token) <= _TOKEN_MAX and await bearer(credentials, request.scope, token) is not None
-        fault = None if known else _WRONG
-    if fault is not None:
+        known = await bearer(credentials, request.scope, token) if 0 < len(token) <= _TOKEN_MAX else None
+        fault = None if known is not None else _WRONG
+    if known is None:
         return render.page(request, "login.html", {"next": after, "fault": fault}, status=401, title="Log in")
     response = RedirectResponse(f"{request.state.base}{after}", 303)
-    id_ = cast("Sessions", request.app.state.sessions).begin(SecretStr(token))
+    id_ = cast("Sessions", request.app.state.sessions).begin(SecretStr(token), by=known.actor)
     _keep(request, response, id_, LIFETIME_SECONDS)
     return response
 

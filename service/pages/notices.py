@@ -24,10 +24,10 @@ class Notices:
     def __init__(self) -> None:
         self._kept: Bounded[Notice] = Bounded(NOTICES_MAX)
 
-    def put(self, notice: Notice) -> str:
-        """Keep a message and return its key."""
+    def put(self, notice: Notice, *, owner: str) -> str:
+        """Keep a message for its owner and return its key."""
         key = secrets.token_urlsafe(8)
-        self._kept.put(key, notice)
+        self._kept.put(key, notice, owner=owner)
         return key
 
     def get(self, key: str) -> Notice | None:

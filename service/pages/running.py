@@ -1,6 +1,6 @@
 """Verifications that a page has begun. They may take minutes, so that the browser does not wait for their answer.
 
-They are kept in the memory of this process: the last `VERIFICATIONS_MAX`, of each job and caller the last one.
+They are kept in the memory of this process: at most `VERIFICATIONS_MAX`, of each job and caller the last one.
 """
 
 import asyncio
@@ -43,8 +43,7 @@ class Verifications:
 
     def of(self, job: JobId, by: str) -> Verification | None:
         """Return the last verification of a job by a caller, or else by another one."""
-        others = (one for key, one in reversed(self._kept.items()) if key.startswith(f"{job} "))
-        return self._kept.get(f"{job} {by}") or next(others, None)
+        return self._kept.get(f"{job} {by}") or self._kept.newest(f"{job} ")
 
     def begin(self, job: JobId, by: str, now: datetime, verify: Callable[[], Awaitable[Verified]]) -> bool:
         """Begin a verification, unless one of the job by this caller runs already. Return whether it has begun.
@@ -55,7 +54,7 @@ class Verifications:
         if (last := self._kept.get(key)) is not None and last.runs:
             return False
         begun = Verification(now, by)
-        self._kept.put(key, begun)
+        self._kept.put(key, begun, owner=by)
         task = asyncio.create_task(_run(begun, verify))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

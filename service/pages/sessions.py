@@ -18,8 +18,6 @@ from service.pages.bounded import Bounded
 LIFETIME_SECONDS: Final = 8 * 3600
 SESSIONS_MAX: Final = 10_000
 """A session takes less than a kilobyte."""
-OF_A_TOKEN_MAX: Final = 100
-"""How many sessions a token has at most. The oldest one ends for a new one."""
 _RANDOM_BYTES: Final = 32
 
 
@@ -40,15 +38,11 @@ class Sessions:
         self._kept: Bounded[Session] = Bounded(size_max)
         self.open_csrf: Final = secrets.token_urlsafe(_RANDOM_BYTES)
 
-    def begin(self, token: SecretStr) -> str:
-        """Begin a session and return its id, which only the browser keeps."""
-        # So that no user can end the sessions of others by logging in again and again.
-        own = [key for key, one in self._kept.items() if one.token == token]
-        for key in own[: max(len(own) - OF_A_TOKEN_MAX + 1, 0)]:
-            self._kept.forget(key)
+    def begin(self, token: SecretStr, *, by: str) -> str:
+        """Begin a session of an actor and return its id, which only the browser keeps."""
         id_ = secrets.token_urlsafe(_RANDOM_BYTES)
         ends_at = self._monotonic() + LIFETIME_SECONDS
-        self._kept.put(_digest(id_), Session(token, secrets.token_urlsafe(_RANDOM_BYTES), ends_at))
+        self._kept.put(_digest(id_), Session(token, secrets.token_urlsafe(_RANDOM_BYTES), ends_at), owner=by)
         return id_
 
     def called(self, id_: str) -> Session | None:

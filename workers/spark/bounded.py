@@ -25,7 +25,8 @@ PLANNING_SECONDS: Final = 60
 STOPPED_FROM: Final = 5
 """A plan is stopped after so many seconds at least: most end by themselves, after which the job is cancelled."""
 _PLANNER: Final = "org.apache.spark.sql.catalyst."
-_LOADING: Final = ("java.lang.ClassLoader", "java.lang.invoke.", "java.lang.Class")
+_LOADING: Final = ("<clinit>", "java.lang.Class", "java.lang.invoke.MethodHandleNatives")
+"""A class that is stopped while it is loaded or initialized could not be used any more."""
 
 log = structlog.get_logger("spark")
 
@@ -52,12 +53,15 @@ def bounded_jobs(
     def watch() -> None:
         ends = _monotonic() + (math.inf if seconds is None else seconds)
         while not over.wait(_AGAIN_SECONDS if late.is_set() else min(max(ends - _monotonic(), 0), _AGAIN_SECONDS)):
-            planner.look()
-            if late.is_set() or _monotonic() >= ends or planner.looks >= PLANNING_SECONDS or not wanted():
-                late.set()
-                # A job that begins just now is cancelled by the next call.
-                context.cancelJobsWithTag(tag)
-                planner.stop()
+            try:
+                planner.look()
+                if late.is_set() or _monotonic() >= ends or planner.looks >= PLANNING_SECONDS or not wanted():
+                    late.set()
+                    # A job that begins just now is cancelled by the next call.
+                    context.cancelJobsWithTag(tag)
+                    planner.stop()
+            except Py4JError:
+                log.exception("spark.watch_failed")  # The plan may have filled the memory. The next call may succeed.
 
     context.setInterruptOnCancel(True)
     context.addJobTag(tag)
@@ -79,6 +83,7 @@ def bounded_jobs(
 class _Planner:
     """The thread of the JVM that makes the plans of a thread of Python."""
 
+    jvm: Any
     thread: Any
     looks: int = field(default=0, init=False)
     """How many looks in a row, one a second, found it making a plan."""
@@ -87,19 +92,19 @@ class _Planner:
     def of(cls, spark: SparkSession) -> "_Planner":
         """Return that of this thread. PySpark pins each thread to one of the JVM."""
         jvm: Any = spark._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way
-        return cls(jvm.java.lang.Thread.currentThread())
+        return cls(jvm, jvm.java.lang.Thread.currentThread())
 
     def look(self) -> None:
         """Look whether it makes a plan. While it waits for a job, it waits; between two calls, it has no such frame."""
-        self.looks = self.looks + 1 if any(name.startswith(_PLANNER) for name, _ in self._frames()) else 0
+        self.looks = self.looks + 1 if _PLANNER in self._stack() else 0
 
     def stop(self) -> None:
         """End the plan that it makes, if it makes one for long. Its locks are released on the way.
 
-        A class whose initialization is stopped could not be used any more, so that the next look decides then.
+        While it loads a class, the next look decides.
         """
-        frames = self._frames() if self.looks >= STOPPED_FROM else []
-        if not frames or any(method == "<clinit>" or name.startswith(_LOADING) for name, method in frames):
+        stack = self._stack() if self.looks >= STOPPED_FROM else ""
+        if not stack or any(one in stack for one in _LOADING):
             return
         log.warning("spark.plan_stopped", seconds=self.looks)
         try:
@@ -107,11 +112,13 @@ class _Planner:
         except Py4JError:
             log.exception("spark.plan_not_stopped")  # From Java 20 on no thread ends another.
 
-    def _frames(self) -> list[tuple[str, str]]:
-        """Return the class and the method of each of its frames, if it computes."""
+    def _stack(self) -> str:
+        """Return its frames if it computes, otherwise nothing. One call for all of them: each waits for a collection of
+        garbage where the plan fills the heap.
+        """
         if self.thread.getState().name() != "RUNNABLE":
-            return []
-        return [(one.getClassName(), one.getMethodName()) for one in self.thread.getStackTrace()]
+            return ""
+        return str(self.jvm.org.apache.commons.lang3.ArrayUtils.toString(self.thread.getStackTrace()))
 
 
 def _monotonic() -> float:

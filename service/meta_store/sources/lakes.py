@@ -42,11 +42,12 @@ class Lakes(OnConnection):
 
     async def remove(self, source: RelationId) -> bool:
         """Free the name of a source, and return whether it is one of these. No table refers to it any more."""
-        forgotten = delete(lake_source).where(lake_source.c.relation == source).returning(lake_source.c.relation)
-        if (await self._connection.execute(forgotten)).first() is None:
+        found = select(lake_source.c.relation).where(lake_source.c.relation == source)
+        if (await self._connection.execute(found)).first() is None:
             return False
         freed = relations.update().where(relations.c.id == source, TAKEN).values(dropped=True, shown=False)
         await self._connection.execute(freed)
+        await self._connection.execute(delete(lake_source).where(lake_source.c.relation == source))
         return True
 
     async def away(self) -> Sequence[AwayTable]:

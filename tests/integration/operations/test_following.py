@@ -108,6 +108,11 @@ async def test_a_table_follows_and_its_source_moves_on_with_the_epochs(here: Fol
     connection = await registry.connection(here.world, scan.source.id)
     assert PASSWORD in connection.conninfo
     assert PASSWORD not in repr(connection)
+    # A logical view goes within the transaction that removes the source, after its columns.
+    async with here.world.stores.begin() as tx:
+        t = await tx.catalog.named("t")
+        assert t is not None
+        await tx.views.add(NewLogicalView("v", "CREATE VIEW v", (("id", "bigint"),), (t.relation.id,)))
     await here.run("DROP SOURCE pg CASCADE")
     assert (external.slots(), external.publications()) == ([], [])
 

@@ -109,7 +109,7 @@ async def seen(service: Door, cookies: list[bytes], body: bytes = b"") -> Mappin
 async def test_i13_a_cookie_of_many_escapes_is_not_decoded() -> None:
     """One request with 64 kB of them let nobody be answered for 5 s, without a token."""
     service = opened(StillClock())
-    id_ = service.sessions.begin(SecretStr("root"))
+    id_ = service.sessions.begin(SecretStr("root"), by="root")
     hostile = b'a="%s"' % (rb"\"" * 500_000)
     mine = b"tidefill=" + id_.encode()
     for cookies in ([mine], [hostile, mine], [hostile + b"; " + mine + b"; b=c"], [b"xtidefill=no;" + mine]):
@@ -127,7 +127,7 @@ async def test_i13_a_long_form_leaves_the_event_loop_to_others(monkeypatch: pyte
         return parsed(body)
 
     service = opened(StillClock())
-    cookies = [b"tidefill=" + service.sessions.begin(SecretStr("root")).encode()]
+    cookies = [b"tidefill=" + service.sessions.begin(SecretStr("root"), by="root").encode()]
     csrf = (await seen(service, cookies))["csrf"]
     long = f"csrf={csrf}&sql={'%41' * 40_000}".encode()
     monkeypatch.setattr(door, "_parsed", waiting)
