@@ -13,7 +13,7 @@ from workers.runners.failure import explain
 from workers.spark import bounded
 from workers.spark.bounded import bounded_jobs
 from workers.spark.killable import killable
-from workers.state_store.port import TooSlowError
+from workers.state_store.port import PlanTooLongError, TooSlowError
 
 pytestmark = pytest.mark.spark
 
@@ -84,7 +84,7 @@ def test_i13_a_plan_that_is_made_for_too_long_is_stopped(spark: SparkSession, *,
 
 def test_i13_no_plan_is_made_for_ever(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded, "PLANNING_SECONDS", 6)
-    with pytest.raises(TooSlowError), bounded_jobs(spark, 3_000, None):
+    with pytest.raises(PlanTooLongError, match="Spark planned it for more than 6 s"), bounded_jobs(spark, 3_000, None):
         _endless(spark).collect()
     with bounded_jobs(spark, 3_000, None):
         spark.sql("select max(length(repeat(cast(id as string), 100000))) from range(3000)").collect()

@@ -16,13 +16,13 @@ import structlog
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from workers.state_store.port import TooSlowError
+from workers.state_store.port import PlanTooLongError, TooSlowError
 
 _TAG: Final = "tidefill-bounded-{}"
 _AGAIN_SECONDS: Final = 1.0
 PLANNING_SECONDS: Final = 60
 """For so long one plan may be made without a break, also where its jobs may take as long as they like."""
-STOPPED_FROM: Final = 5
+STOPPED_FROM: Final = 4
 """A plan is stopped after so many seconds at least: most end by themselves, after which the job is cancelled."""
 _PLANNER: Final = "org.apache.spark.sql.catalyst."
 _LOADING: Final = ("<clinit>", "java.lang.Class", "java.lang.invoke.MethodHandleNatives")
@@ -55,11 +55,11 @@ def bounded_jobs(
         while not over.wait(_AGAIN_SECONDS if late.is_set() else min(max(ends - _monotonic(), 0), _AGAIN_SECONDS)):
             try:
                 planner.look()
-                if late.is_set() or _monotonic() >= ends or planner.looks >= PLANNING_SECONDS or not wanted():
+                if late.is_set() or _monotonic() >= ends or planner.seconds >= PLANNING_SECONDS or not wanted():
                     late.set()
+                    planner.stop()
                     # A job that begins just now is cancelled by the next call.
                     context.cancelJobsWithTag(tag)
-                    planner.stop()
             except Py4JError:
                 log.exception("spark.watch_failed")  # The plan may have filled the memory. The next call may succeed.
 
@@ -72,7 +72,7 @@ def bounded_jobs(
         if late.is_set():
             # A thread that was stopped counts as interrupted, and its next job would fail.
             planner.thread.interrupted()
-            raise TooSlowError(limit_ms) from error
+            raise (PlanTooLongError(PLANNING_SECONDS) if planner.endless else TooSlowError(limit_ms)) from error
         raise
     finally:
         over.set()
@@ -85,8 +85,10 @@ class _Planner:
 
     jvm: Any
     thread: Any
-    looks: int = field(default=0, init=False)
-    """How many looks in a row, one a second, found it making a plan."""
+    since: float | None = field(default=None, init=False)
+    """Since when each look, one a second, has found it making a plan."""
+    endless: bool = field(default=False, init=False)
+    """Whether it was stopped after `PLANNING_SECONDS`."""
 
     @classmethod
     def of(cls, spark: SparkSession) -> "_Planner":
@@ -96,17 +98,23 @@ class _Planner:
 
     def look(self) -> None:
         """Look whether it makes a plan. While it waits for a job, it waits; between two calls, it has no such frame."""
-        self.looks = self.looks + 1 if _PLANNER in self._stack() else 0
+        self.since = (self.since or _monotonic()) if _PLANNER in self._stack() else None
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has made one plan. The looks are slow where the plan fills the heap."""
+        return 0 if self.since is None else _monotonic() - self.since
 
     def stop(self) -> None:
         """End the plan that it makes, if it makes one for long. Its locks are released on the way.
 
         While it loads a class, the next look decides.
         """
-        stack = self._stack() if self.looks >= STOPPED_FROM else ""
+        stack = self._stack() if self.seconds >= STOPPED_FROM else ""
         if not stack or any(one in stack for one in _LOADING):
             return
-        log.warning("spark.plan_stopped", seconds=self.looks)
+        log.warning("spark.plan_stopped", seconds=round(self.seconds))
+        self.endless = self.seconds >= PLANNING_SECONDS
         try:
             self.thread.stop()
         except Py4JError:

@@ -136,6 +136,18 @@ class TooSlowError(Exception):
         return TooSlowError(self.limit_ms, together=self.together, history=True)
 
 
+class PlanTooLongError(TooSlowError):
+    """Spark made a plan for so long that it was stopped, whatever its jobs are allowed."""
+
+    def __init__(self, seconds: int) -> None:
+        Exception.__init__(self, f"Spark planned it for more than {seconds} s, and others waited: make it simpler")
+        self.limit_ms, self.together = seconds * 1000, False
+
+    def with_history(self) -> "TooSlowError":
+        """Return the error itself: no limit of the job was exceeded."""
+        return self
+
+
 class StageSession(Protocol):
     """One transaction in which a stage is computed, at one epoch."""
 
