@@ -90,7 +90,7 @@ PARTS: Final = (
     "select id, f, t from l order by f desc nulls last, id limit 4",
     "select id, n, d from l order by n, id limit 3 offset 2",
     "select id, n from l order by n desc nulls last fetch first 2 rows with ties",
-    "(select ok, d from l) except all (select ok, d from r)",
+    "(select ok, d from l) except all (select ok, d from r where id % 3 = 0)",
     "(select n, t from l) intersect all (select n, t from r)",
     "select max(s) as hi, min(s) as lo from (select ok, sum(m) as s from l group by ok) q",
     "select o.t, (select max(i.f) from r i where i.ok = o.ok) as most, (select count(distinct i.d) from r i) as"
