@@ -37,6 +37,8 @@ COLUMNS_MAX: Final = 20_000
 """How many columns a file may have, and all files of a folder together."""
 NAME_MAX: Final = 255
 """How many characters the name of a column may have."""
+PATH_BYTES_MAX: Final = 1024
+"""How long a path below the folder may be, as a key of S3. The state store keeps the paths as keys (I13)."""
 ROWS_MAX: Final = 1 << 32
 """How many rows a file may have. Its footer may say any number."""
 FILES_MAX: Final = 100_000
@@ -160,6 +162,8 @@ def footer_of(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
 
 
 def _read(place: DeltaPlace, path: str, stamp: Stamp) -> Footer:
+    if len(path.encode()) > PATH_BYTES_MAX:
+        raise UnfinishedFileError(f"its path has more than {PATH_BYTES_MAX} bytes")
     files = Files.of(place)
     try:
         with files.opened(path) as opened:

@@ -259,3 +259,16 @@ def test_i13_a_column_with_a_long_name_leaves_out_its_file(tmp_path: Path) -> No
     assert look(watch) == ["a.parquet"]
     with pytest.raises(RefusedTableError, match="the name of a column has more than 255 characters"):
         folder_watch.describe({"location": str(at)})
+
+
+def test_i13_a_path_too_long_for_a_key_leaves_out_its_file(tmp_path: Path) -> None:
+    """The state store keeps paths as keys: one file of 3,700 letters broke its table."""
+    at = tmp_path / "drop"
+    drop(at / "a.parquet", rows(1, 3))
+    watch = watch_of(at)
+    drop(
+        at / ("x" * 250 + "/") / ("y" * 250 + "/") / ("z" * 250 + "/") / ("é" * 120) / ("w" * 40) / "b.parquet",
+        rows(10, 3),
+    )
+    drop(at / "c.parquet", rows(20, 3))
+    assert look(watch) == ["a.parquet", "c.parquet"]
